@@ -1,0 +1,1 @@
+"""The runtime shared by the npu-op operators."""

@@ -1,0 +1,1 @@
+"""Oracle, offline Ascend compiler, emulator and benchmarks of the npu-op operators."""

@@ -1,0 +1,218 @@
+"""Sessions of the repository: `nox -l` lists them, CONTRIBUTING.md explains them.
+
+The sessions of the operators are registered for what lies under packages/, and share one prepared environment per
+stack: `triton-ascend` (every machine) and, on a CUDA machine, `triton`. The two overwrite each other, so they never
+share one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import nox
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "ci"))
+
+from repo import Distribution, distributions, operators  # noqa: E402
+
+Stack = Literal["ascend", "cuda"]
+
+CONSTRAINTS = "ci/constraints.txt"
+# liger-kernel requires `triton`, which would overwrite triton-ascend.
+PEERS = ("liger-kernel",)
+HAS_CUDA = shutil.which("nvidia-smi") is not None
+HAS_NPU = any(Path("/dev").glob("davinci[0-9]*"))
+# Where kernels run on this machine's own device, or in the interpreter where it has none.
+DEVICE_STACK: Stack = "cuda" if HAS_CUDA else "ascend"
+
+nox.needs_version = ">=2025.5.1"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.error_on_missing_interpreters = True
+nox.options.default_venv_backend = "virtualenv"
+
+# The commands of each prepared environment, filled by its session.
+_bin: dict[Stack, Path] = {}
+
+
+def shared(name: str, doc: str, *stacks: Stack) -> Callable[[Callable[[nox.Session], None]], None]:
+    """Registers a session that runs in the prepared environments of `stacks`."""
+
+    def register(function: Callable[[nox.Session], None]) -> None:
+        function.__doc__ = doc
+        nox.session(function, name=name, venv_backend="none", requires=[f"prepare-{stack}" for stack in dict.fromkeys(stacks)])
+
+    return register
+
+
+def run(session: nox.Session, stack: Stack, command: str, *args: str, **env: str) -> None:
+    """Runs a command of a prepared environment."""
+    path = f"{_bin[stack]}{os.pathsep}{os.environ['PATH']}"
+    session.run(str(_bin[stack] / command), *args, env={"PATH": path, **env}, external=True)
+
+
+def prepare(session: nox.Session, stack: Stack) -> None:
+    """Installs the stack, the packages (editable) and the tools, when a pin or a pyproject.toml changed."""
+    if not session.virtualenv.is_sandboxed:
+        _bin[stack] = Path(sys.executable).parent
+        session.log(f"--no-venv: {sys.executable} is used as it is")
+        return
+    if HAS_NPU and stack == DEVICE_STACK:
+        session.error("this machine has an NPU: run `nox --no-venv` in its own Python, which has torch_npu and CANN (see CONTRIBUTING.md)")
+    _bin[stack] = Path(session.bin)
+
+    pyprojects = [distribution.folder / "pyproject.toml" for distribution in distributions()]
+    files = [ROOT / "noxfile.py", ROOT / "pyproject.toml", ROOT / CONSTRAINTS, *pyprojects]
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    stamp = Path(session.virtualenv.location) / "prepared"
+    if stamp.exists() and stamp.read_text() == key:
+        session.log("nothing changed since it was prepared")
+        return
+
+    extras = {"npu-op-runtime": "[cuda]"} if stack == "cuda" else {"npu-op-lab": "[compiler,test]"}
+    extras.setdefault("npu-op-lab", "[test]")
+    editables = [arg for found in distributions() for arg in ("-e", f"{found.folder}{extras.get(found.name, '')}")]
+    session.install("-c", CONSTRAINTS, *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "dev"), *editables)
+    session.install("-c", CONSTRAINTS, "--no-deps", *PEERS)
+    if stack == "ascend" and list(Path(session.virtualenv.location).glob("lib/python*/site-packages/triton-[0-9]*.dist-info")):
+        # A CUDA build of torch brought `triton` along: take it out, and put back the files that it overwrote.
+        session.run("python", "-m", "pip", "uninstall", "--yes", "triton")
+        session.install("-c", CONSTRAINTS, "--no-deps", "--force-reinstall", "triton-ascend")
+    # run_install, so that `nox --no-install` leaves no stamp behind for an installation that it skipped.
+    session.run_install("python", "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])", str(stamp), key)
+
+
+@nox.session(name="prepare-ascend", python="3.11", reuse_venv=True)
+def prepare_ascend(session: nox.Session) -> None:
+    """Make or refresh the shared environment: torch, triton-ascend, the packages, the tools."""
+    prepare(session, "ascend")
+
+
+if HAS_CUDA:
+
+    @nox.session(name="prepare-cuda", python="3.11", reuse_venv=True)
+    def prepare_cuda(session: nox.Session) -> None:
+        """Make or refresh the shared environment of the CUDA machine: torch, triton, the packages, the tools."""
+        prepare(session, "cuda")
+
+
+def run_pytest(session: nox.Session, stack: Stack, *paths: str, **env: str) -> None:
+    # One torch thread per worker: the workers already fill the cores.
+    workers = ("--numprocesses=auto", "--maxprocesses=8")
+    run(session, stack, "python", "-m", "pytest", *workers, *paths, *session.posargs, OMP_NUM_THREADS="1", **env)
+
+
+def run_operator_tests(session: nox.Session, *paths: str) -> None:
+    """Runs tests of operators: eager, in Triton's interpreter and, where there is a GPU, on it."""
+    if HAS_CUDA:
+        run_pytest(session, "cuda", *paths)
+    run_pytest(session, "ascend", *paths, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+
+
+@shared("tests", "Run every test, then the operators' once more in Triton's interpreter (and on the GPU, if any).", "ascend", DEVICE_STACK)
+def tests(session: nox.Session) -> None:
+    run_pytest(session, "ascend", "runtime", "ci/tests", "packages", CUDA_VISIBLE_DEVICES="")
+    run_operator_tests(session, "packages")
+
+
+@shared("lint", "Check style (ruff), who imports whom (import-linter), changelog fragments and the rules of the repository.", "ascend")
+def lint(session: nox.Session) -> None:
+    run(session, "ascend", "ruff", "check", ".")
+    run(session, "ascend", "ruff", "format", "--check", ".")
+    run(session, "ascend", "python", "ci/imports.py")
+    run(session, "ascend", "python", "ci/checks.py")
+    for found in distributions():
+        fragments = ("--draft", "--config", "pyproject.toml", "--dir", str(found.folder), "--name", found.name, "--version", "next")
+        run(session, "ascend", "towncrier", "build", *fragments)
+
+
+@shared("types", "Check types with mypy: strictly in runtime/core, plainly elsewhere.", "ascend")
+def types(session: nox.Session) -> None:
+    sources = {found.short: str(found.source) for found in distributions()}
+    run(session, "ascend", "mypy", "--strict", sources.pop("runtime"))
+    run(session, "ascend", "mypy", *sources.values(), "noxfile.py", *map(str, Path("ci").glob("*.py")))
+
+
+@nox.session(reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Build the site into site/, failing on a broken link; `nox -s docs -- serve` shows it while you write."""
+    session.install("-c", CONSTRAINTS, *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs"))
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session(name="lowest-runtime", python="3.11", requires=["prepare-ascend"])
+def lowest_runtime(session: nox.Session) -> None:
+    """Run the operators' tests on the oldest runtime that each declares to work with."""
+    build(session, "runtime", *[found for found in distributions() if found.short == "runtime"])
+    lab = next(found for found in distributions() if found.short == "lab")
+    session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", "torch", f"{lab.folder}[compiler,test]")
+    for operator in operators():
+        lowest = f"npu-op-runtime=={operator.lowest_runtime}"
+        session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", lowest, str(operator.folder))
+        session.run("python", "-m", "pytest", str(operator.folder / "tests"), *session.posargs)
+
+
+def build(session: nox.Session, into: str, *built: Distribution) -> list[str]:
+    """Builds sdists and wheels into dist/<into>, checks what is in them, and returns the wheels."""
+    target = ROOT / "dist" / into
+    shutil.rmtree(target, ignore_errors=True)
+    for distribution in built:
+        with session.chdir(distribution.folder):
+            run(session, "ascend", "hatch", "build", str(target))
+    run(session, "ascend", "python", "ci/artifacts.py", str(target))
+    return [str(wheel) for wheel in target.glob("*.whl")]
+
+
+def register_build(distribution: Distribution) -> None:
+    def session_build(session: nox.Session) -> None:
+        needed = [found for found in distributions() if found.name in {distribution.name, "npu-op-runtime"}]
+        wheels = build(session, distribution.short, *needed)
+        session.install("-c", CONSTRAINTS, *wheels)
+        session.run("python", "ci/readme.py", str(distribution.folder / "README.md"))
+        sdists = [str(sdist) for sdist in (ROOT / "dist" / distribution.short).glob("*.tar.gz")]
+        session.install("-c", CONSTRAINTS, "--no-deps", "--force-reinstall", *sdists)
+        session.run("python", "ci/readme.py", str(distribution.folder / "README.md"))
+        # Never reused: it proved that the wheels need nothing else.
+        shutil.rmtree(session.virtualenv.location)
+
+    session_build.__doc__ = (
+        f"Build {distribution.name}, check wheel and sdist, and run the README's examples from each in a clean environment."
+    )
+    nox.session(session_build, name=f"build-{distribution.short}", python="3.11", requires=["prepare-ascend"])
+
+
+def register_operator(operator: Distribution) -> None:
+    op = operator.short
+
+    @shared(f"test-{op}", f"Run the tests of {op}: eager, interpreter and, if any, GPU.", "ascend", DEVICE_STACK)
+    def test(session: nox.Session) -> None:
+        run_pytest(session, "ascend", str(operator.folder), CUDA_VISIBLE_DEVICES="")
+        run_operator_tests(session, str(operator.folder))
+
+    def lab_session(command: str, doc: str, stack: Stack) -> None:
+        @shared(f"{command}-{op}", doc, stack)
+        def lab(session: nox.Session) -> None:
+            run(session, stack, "npu-lab", command, op, *session.posargs)
+
+    lab_session("bench", f"Benchmark {op} at the shapes of published models: measured on an NPU or GPU, else compiled.", DEVICE_STACK)
+    lab_session("compile", f"Compile every case of {op} for the Ascend SoCs: UB, double buffering, scalar loops.", "ascend")
+    lab_session("emulate", f"Execute the compiled kernels of {op} in the emulator: values, hazards, modelled time.", "ascend")
+    lab_session("tolerance", f"Print the error of {op} and of eager PyTorch against fp64, per tensor.", DEVICE_STACK)
+
+
+for _distribution in distributions():
+    register_build(_distribution)
+for _operator in operators():
+    register_operator(_operator)
+
+
+@shared("bench-all", "Benchmark every operator, one after the other.", DEVICE_STACK)
+def bench_all(session: nox.Session) -> None:
+    for operator in operators():
+        run(session, DEVICE_STACK, "npu-lab", "bench", operator.short, *session.posargs)

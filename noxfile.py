@@ -181,9 +181,7 @@ def register_build(distribution: Distribution) -> None:
         # Never reused: it proved that the wheels need nothing else.
         shutil.rmtree(session.virtualenv.location)
 
-    session_build.__doc__ = (
-        f"Build {distribution.name}, check wheel and sdist, and run the README's examples from each in a clean environment."
-    )
+    session_build.__doc__ = f"Build {distribution.name}, check wheel and sdist, run the README's examples from each in a clean environment."
     nox.session(session_build, name=f"build-{distribution.short}", python="3.11", requires=["prepare-ascend"])
 
 

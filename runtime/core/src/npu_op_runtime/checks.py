@@ -1,0 +1,34 @@
+"""Argument checks shared by the operators. Each raises before anything is launched or written, naming argument, value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def require_tensor(argument: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{argument} must be a torch.Tensor (got {type(value).__name__})")
+
+
+def require_shape(argument: str, tensor: torch.Tensor, shape: Sequence[int]) -> None:
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{argument} must have shape {tuple(shape)} (got {tuple(tensor.shape)})")
+
+
+def require_same_device(**tensors: torch.Tensor | None) -> None:
+    """All given tensors on one device; the first names it."""
+    first = None
+    for argument, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if first is None:
+            first = argument, tensor.device
+        elif tensor.device != first[1]:
+            raise ValueError(f"{argument} must be on {first[1]} like {first[0]} (got {tensor.device})")
+
+
+def require_choice(argument: str, value: object, allowed: Sequence[object]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))} (got {value!r})")

@@ -1,0 +1,27 @@
+"""The second reduction of parameter gradients: per-program fp32 partial sums to one row, without atomics, so bitwise repeatable."""
+
+from __future__ import annotations
+
+import torch
+
+from .device import Target
+from .launch import launch, load_kernels
+from .tiling import Buffer, plan_flat, programs
+
+
+def sum_partials(partials: torch.Tensor, dtype: torch.dtype, target: Target) -> torch.Tensor:
+    """Column sums of `partials` (programs, n) fp32, added in row order, rounded once to `dtype`; shape (n,)."""
+    count, width = partials.shape
+    out = torch.empty(width, dtype=dtype, device=partials.device)
+    if count == 0:
+        return out.zero_()
+    block = min(plan_flat(target, (Buffer(4, streamed=True), Buffer(4), Buffer(4, streamed=True))).block, _block_for(width, target.cores))
+    kernels = load_kernels("npu_op_runtime.partials_kernel", target.backend)
+    tiles = -(-width // block)
+    launch(kernels.sum_partials_kernel, programs(target, tiles, persistent=False), target, partials, partials, out, count, width, BLOCK=block)
+    return out
+
+
+def _block_for(width: int, cores: int) -> int:
+    # Spread the columns over the cores, in pieces of at least 256 elements (1 KiB of fp32) and a power of two for CUDA.
+    return max(256, 1 << (max(1, width // cores) - 1).bit_length())

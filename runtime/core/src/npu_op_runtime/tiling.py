@@ -1,0 +1,163 @@
+"""The tile planner: arithmetic on what a kernel keeps in UB, no device needed.
+
+A kernel declares its live buffers; the planner finds the largest tile whose buffers fit the UB of the target with streamed
+buffers counted twice (double buffering). The compile gate of the lab proves each plan against the memory plan of the
+vendor's compiler, so a declaration that is too small shows as a failed gate and not as a slow kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+from .device import Target
+
+# Largest product of a grid that the NPU launches (triton-ascend rejects 65,536 and above).
+MAX_GRID = 65535
+
+# UB addresses are multiples of 32 bytes (`UB_ALIGN_SIZE` 256 bits, printed by bishengir-compile 1.2.0).
+UB_BLOCK_BYTES = 32
+
+# UB that the compiler takes beyond the declared buffers: per-row vectors padded to a block, scratch of broadcasts (256 B each).
+_UB_RESERVE_BYTES = 4096
+
+# A tile above this is no faster: DMA of 16 KiB and more runs at full rate, and the first load and last store are not hidden.
+_MAX_TILE_ELEMENTS = 16384
+
+# CUDA: elements a thread of a streaming kernel handles; 16 bf16 elements are two 16-byte loads.
+_CUDA_ELEMENTS_PER_THREAD = 16
+_CUDA_MAX_RESIDENT_COLS = 16384
+_CUDA_TILE_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Something that a kernel holds on chip.
+
+    Attributes:
+        itemsize: bytes per element.
+        extent: "tile" = rows x columns, "columns" = one row for all tiles (a weight), "rows" = one element per row.
+        streamed: moved by DMA in the loop, so it exists twice while double-buffered.
+    """
+
+    itemsize: int
+    extent: Literal["tile", "columns", "rows"] = "tile"
+    streamed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.itemsize * (2 if self.streamed else 1)
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """Tile of a row-wise kernel: `rows` x `fold` x `cols`.
+
+    `fold > 1` means that one row lies in the tile as `fold` pieces of `cols` (rows is 1): its reductions stay vectors, while
+    a one-row tile would reduce to a scalar and stall the vector pipe at every row. `resident` rows are read once;
+    otherwise the kernel walks a row in tiles of `cols` columns. `num_warps` matters on CUDA only.
+    """
+
+    rows: int
+    fold: int
+    cols: int
+    resident: bool
+    num_warps: int = 4
+
+
+@dataclass(frozen=True)
+class FlatPlan:
+    """Tile of an element-wise kernel over contiguous memory: `block` elements."""
+
+    block: int
+    num_warps: int = 4
+
+
+@functools.lru_cache(maxsize=None)
+def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: tuple[Buffer, ...]) -> RowPlan:
+    """Tile for rows of `n_cols` elements: whole rows if `resident` buffers fit, else column tiles with the `tiled` buffers.
+
+    Raises:
+        ValueError: `n_cols` below 1, or not even the smallest tile fits.
+    """
+    if n_cols < 1:
+        raise ValueError(f"n_cols must be at least 1 (got {n_cols})")
+    if target.backend == "cuda":
+        return _cuda_rows(n_cols)
+    granule = UB_BLOCK_BYTES // min(buffer.itemsize for buffer in resident)
+    cols = _round_up(n_cols, granule)
+    rows = _rows_that_fit(target, cols, resident)
+    if rows >= 2:
+        return RowPlan(rows, 1, cols, resident=True)
+    for fold in (2, 4):
+        # A piece must be a whole number of 32-byte blocks, or the pieces of a row would need masks of their own.
+        if n_cols % (fold * granule) == 0 and _fits(target, 1, n_cols, resident):
+            return RowPlan(1, fold, n_cols // fold, resident=True)
+    return _column_tiles(target, n_cols, granule, tiled)
+
+
+@functools.lru_cache(maxsize=None)
+def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
+    """Block of an element-wise kernel with these buffers, all of extent "tile"."""
+    if target.backend == "cuda":
+        return FlatPlan(block=2048, num_warps=4)
+    per_element = sum(buffer.bytes for buffer in buffers)
+    elements = (target.ub_bytes - _UB_RESERVE_BYTES) // per_element
+    return FlatPlan(block=min(_round_down(elements, 256), _MAX_TILE_ELEMENTS))
+
+
+def programs(target: Target, tiles: int, *, persistent: bool) -> int:
+    """Number of programs for `tiles` tiles.
+
+    On the NPU one program per core, each walking a contiguous chunk of tiles: further programs would only queue. On CUDA a
+    streaming kernel takes one program per tile, a `persistent` one (with per-program partial sums) a few per multiprocessor.
+    """
+    if target.backend == "cuda":
+        return min(tiles, 2 * target.cores) if persistent else tiles
+    return min(tiles, target.cores, MAX_GRID)
+
+
+def _fits(target: Target, rows: int, cols: int, buffers: tuple[Buffer, ...]) -> bool:
+    used = _UB_RESERVE_BYTES
+    for buffer in buffers:
+        elements = {"tile": rows * cols, "columns": cols, "rows": rows}[buffer.extent]
+        used += _round_up(elements * buffer.bytes, UB_BLOCK_BYTES)
+    return used <= target.ub_bytes
+
+
+def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> int:
+    rows = max(1, _MAX_TILE_ELEMENTS // cols)
+    while rows > 1 and not _fits(target, rows, cols, buffers):
+        rows -= 1
+    return rows if _fits(target, rows, cols, buffers) else 0
+
+
+def _column_tiles(target: Target, n_cols: int, granule: int, buffers: tuple[Buffer, ...]) -> RowPlan:
+    # Two rows keep reductions vectors; then the widest tile, split evenly so that the last one is not a sliver.
+    for pieces in range(2, n_cols // granule + 2):
+        cols = _round_up(-(-n_cols // pieces), granule)
+        if _fits(target, 2, cols, buffers):
+            return RowPlan(_rows_that_fit(target, cols, buffers), 1, cols, resident=False)
+    raise ValueError(f"no tile of {n_cols} columns fits the UB of {target.ub_bytes} bytes")
+
+
+def _cuda_rows(n_cols: int) -> RowPlan:
+    cols = _next_power_of_2(n_cols)
+    resident = cols <= _CUDA_MAX_RESIDENT_COLS
+    cols = cols if resident else _CUDA_TILE_ELEMENTS
+    rows = max(1, _CUDA_TILE_ELEMENTS // 2 // cols)
+    warps = rows * cols // (32 * _CUDA_ELEMENTS_PER_THREAD)
+    return RowPlan(rows, 1, cols, resident, num_warps=min(16, max(1, warps)))
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _round_down(value: int, multiple: int) -> int:
+    return value // multiple * multiple
+
+
+def _next_power_of_2(value: int) -> int:
+    return 1 << (value - 1).bit_length()

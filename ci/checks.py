@@ -83,7 +83,7 @@ RULES = (licenses, files, metadata, kernels)
 def main() -> int:
     problems = [problem for rule in RULES for problem in rule(ROOT)]
     for problem in problems:
-        print(problem)
+        print(problem.removeprefix(f"{ROOT}/"))
     print(f"{len(problems)} problems in {len(distributions())} distributions")
     return int(bool(problems))
 

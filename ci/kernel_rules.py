@@ -1,12 +1,12 @@
 """What a kernel may not use because an Ascend vector core runs it wrongly or element by element; read from its syntax tree.
 
-Sources: triton-ascend 3.2.0, its programming guide and what bishengir-compile 1.2.0 emits; docs/ascend.md explains each.
+Sources: the programming guide of triton-ascend 3.2.0 and what bishengir-compile 1.2.0 emits; docs/ascend.md explains each.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _BANNED_CALLS = {
@@ -14,6 +14,7 @@ _BANNED_CALLS = {
     "log2": "use log: base 2 has no vector instruction",
     "rand": "its integer arithmetic runs on the scalar unit",
     "randn": "its integer arithmetic runs on the scalar unit",
+    "cumsum": "along the last axis it runs element by element",
     "atomic_add": "store one partial per core and reduce: a float sum in any order is not repeatable",
 }
 
@@ -22,14 +23,16 @@ def violations(file: Path) -> Iterator[str]:
     """The lines of the kernels (functions decorated with `triton.jit`) that break a rule."""
     for function in ast.walk(ast.parse(file.read_text())):
         if isinstance(function, ast.FunctionDef) and any("jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+            constants = {arg.arg for arg in function.args.args if arg.annotation and "constexpr" in ast.unparse(arg.annotation)}
             for node in ast.walk(function):
-                if reason := _reason(node):
-                    yield f"{file}:{node.lineno}: {function.name}: {reason}"  # type: ignore[attr-defined]
+                if isinstance(node, ast.expr) and (reason := _reason(node, constants)):
+                    yield f"{file}:{node.lineno}: {function.name}: {reason}"
 
 
-def _reason(node: ast.AST) -> str | None:
+def _reason(node: ast.expr, constants: Collection[str]) -> str | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return "%: the remainder runs on the scalar unit"
+        known = all(name.id in constants for name in ast.walk(node) if isinstance(name, ast.Name))
+        return None if known else f"{ast.unparse(node)}: the remainder runs on the scalar unit"
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         return None
     called = node.func.attr

@@ -1,0 +1,89 @@
+"""Each rule of the repository must notice the breach it is there for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks import files, kernels, licenses, metadata
+from repo import ROOT
+
+OPERATOR = "packages/rmsnorm"
+SOURCE = f"{OPERATOR}/src/npu_op_rmsnorm"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the repository that a test may break."""
+    shutil.copy(ROOT / "LICENSE", tmp_path)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for folder in ("runtime", "packages"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*"))
+    return tmp_path
+
+
+def rewrite(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def append(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
+
+
+@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels])
+def test_the_repository_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
+    assert list(rule(ROOT)) == []
+
+
+def test_licence_copies_must_be_equal(tree: Path) -> None:
+    append(tree / OPERATOR / "LICENSE", "\n")
+    assert len(list(licenses(tree))) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "CHANGELOG.md", "tests/test_rmsnorm.py", "benchmarks/bench_rmsnorm.py", "src/npu_op_rmsnorm/py.typed"],
+)
+def test_an_operator_is_complete(tree: Path, name: str) -> None:
+    (tree / OPERATOR / name).unlink()
+    assert list(files(tree)) == [f"{tree / OPERATOR / name}: missing"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ("npu_op_rmsnorm.spec:SPEC", "npu_op_rmsnorm.spec:OTHER", "entry-points must be"),
+        ("npu-op-runtime>=0.1,<0.2", "npu-op-runtime>=0.1", "must require npu-op-runtime>=X,<Y"),
+        ("npu-op-runtime>=0.1,<0.2", "npu-op-runtime>=0.2,<0.3", "outside of the range"),
+        ('"torch>=2.6"', '"torch>=2.6", "einops"', "dependencies besides torch"),
+        ('license-files = ["LICENSE"]', 'license-files = ["../../LICENSE"]', "license-files must be"),
+        ('cuda = ["npu-op-runtime[cuda]"]', 'cuda = ["triton"]', "optional-dependencies must be"),
+    ],
+)
+def test_metadata_is_derived_from_the_folder(tree: Path, before: str, after: str, complaint: str) -> None:
+    rewrite(tree / OPERATOR / "pyproject.toml", before, after)
+    (problem,) = metadata(tree)
+    assert complaint in problem
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("tl.load(x + i, mask=i < n)", "without other="),
+        ("tl.exp2(x)", "use exp"),
+        ("x.log2()", "use log"),
+        ("i % n", "remainder"),
+        ("tl.atomic_add(x, i)", "one partial per core"),
+    ],
+)
+def test_kernels_avoid_what_runs_on_the_scalar_unit(tree: Path, statement: str, complaint: str) -> None:
+    kernel = "\n\n@triton.jit\ndef broken(x, i, n, SIZE: tl.constexpr):\n    SIZE % 2\n    tl.load(x + i, mask=i < n, other=0.0)\n"
+    append(tree / SOURCE / "kernel.py", f"{kernel}    {statement}\n")
+    (problem,) = kernels(tree)
+    assert "broken" in problem
+    assert complaint in problem

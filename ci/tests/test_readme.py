@@ -1,0 +1,37 @@
+"""What READMEs promise works: their Python examples, and the command that CI shares with the reader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from readme import examples
+from repo import ROOT, Distribution, distributions, operators
+
+READMES = [ROOT / "README.md", *(found.folder / "README.md" for found in distributions())]
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_examples_run(readme: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "ci" / "readme.py"), str(readme)], check=True)
+
+
+def test_a_failing_example_fails(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n")
+    assert examples(readme) == ["x = 1\n", "assert x == 2\n"]
+    assert subprocess.run([sys.executable, str(ROOT / "ci" / "readme.py"), str(readme)], check=False, capture_output=True).returncode == 1
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    script = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    (command,) = (line for line in script if line.startswith("python3 -m pip install"))
+    assert command in (ROOT / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("operator", operators(), ids=lambda found: found.short)
+def test_the_readme_lists_every_operator(operator: Distribution) -> None:
+    assert f"[{operator.name}](packages/{operator.folder.name})" in (ROOT / "README.md").read_text()

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from . import requirements as requirements  # first: it explains what is missing
+from .analysis import KernelReport, LoopReport, Transfer, report
 from .errors import CompileError, UbOverflow
+from .gate import check
 from .launch import CompiledKernel, Launch
 from .offline import offline
 
-__all__ = ["CompileError", "CompiledKernel", "Launch", "UbOverflow", "offline"]
+__all__ = [
+    "CompileError",
+    "CompiledKernel",
+    "KernelReport",
+    "Launch",
+    "LoopReport",
+    "Transfer",
+    "UbOverflow",
+    "check",
+    "offline",
+    "report",
+]

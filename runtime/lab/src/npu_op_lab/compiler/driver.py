@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from npu_op_runtime.soc import Soc
 from triton.backends import backends
 from triton.backends.ascend.compiler import _parse_linalg_metadata
 from triton.backends.compiler import GPUTarget
+
+from npu_op_runtime.soc import Soc
 
 from .errors import UbOverflow
 from .launch import CompiledKernel, Launch

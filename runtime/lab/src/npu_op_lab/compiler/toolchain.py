@@ -82,7 +82,8 @@ def compile_linalg(linalg: str, *, kernel: str, soc: str, options: Mapping[str, 
             f"--mlir-print-ir-before={_BEFORE}", "--mlir-print-op-generic", "--mlir-print-debuginfo",
             "-o", str(work / "kernel"),
         ]  # fmt: skip
-        run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": f"{work}:{os.environ.get('PATH', '')}"})
+        environment = {**os.environ, "PATH": os.pathsep.join((folder, os.environ.get("PATH", os.defpath)))}
+        run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     said = run.stdout + run.stderr
     notes = tuple(line.strip() for line in said.splitlines() if line.startswith("[NOTE]"))
     if run.returncode:
@@ -105,7 +106,7 @@ def _lower_affine(ir: str, kernel: str, soc: str) -> str:
     # xdsl knows no semi-affine maps and no location aliases: the first are lowered to arith, the second printed in place.
     command = [str(_BIN / "bishengir-opt"), "-", "--lower-affine"]
     command += ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
-    run = subprocess.run(command, input=ir, capture_output=True, text=True)
+    run = subprocess.run(command, check=False, input=ir, capture_output=True, text=True)
     if run.returncode:
         raise CompileError(f"{kernel} for {soc}: bishengir-opt --lower-affine failed: {_errors(run.stderr)}")
     return run.stdout

@@ -1,0 +1,107 @@
+"""Compiles the cases of operators for several SoCs in parallel processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from npu_op_runtime.spec import Case, OperatorSpec
+
+from ..inputs import Inputs
+from ..operators import load
+from .analysis import KernelReport, report
+from .errors import CompileError
+from .gate import check
+from .offline import offline
+
+
+@dataclass(frozen=True)
+class CaseReport:
+    """One case of one operator compiled for one SoC, forward and backward.
+
+    Attributes:
+        operator, case, soc: names.
+        kernels: the kernels launched, each once, in the order of their first launch.
+        violations: of all kernels (see `check`); a kernel that does not compile is one too.
+    """
+
+    operator: str
+    case: str
+    soc: str
+    kernels: tuple[KernelReport, ...]
+    violations: tuple[str, ...]
+
+
+def compile_cases(
+    operators: Sequence[str], socs: Sequence[str] | None = None, cases: Sequence[str] | None = None, jobs: int | None = None
+) -> list[CaseReport]:
+    """Compile every named case of every named operator for every SoC, in `jobs` processes (all cores by default).
+
+    `socs` and `cases` default to those of each operator's spec. Inputs are unwritten memory: big shapes cost neither time
+    nor memory. Compiled kernels are cached by content, see `offline`.
+
+    Raises:
+        ValueError: an operator that is not installed, a SoC or a case that is unknown, jobs < 1.
+    """
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be at least 1 (got {jobs})")
+    work = []
+    for name in operators:
+        spec = load(name)
+        for case in select_cases(spec, cases):
+            work += [(name, case.name, soc) for soc in socs or spec.socs]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # spawn: a forked child would inherit torch's thread pools in an unknown state.
+    pool = ProcessPoolExecutor(min(jobs or os.cpu_count() or 1, len(work)), mp_context=get_context("spawn"))
+    with pool, Progress(*columns, transient=True) as progress:
+        return list(progress.track(pool.map(_compile_case, *zip(*work, strict=True)), total=len(work), description="compiling"))
+
+
+def select_cases(spec: OperatorSpec, names: Sequence[str] | None) -> list[Case]:
+    """The spec's cases of these names, all of them for None.
+
+    Raises:
+        ValueError: a name that the spec lacks; the message lists its cases.
+    """
+    known = {case.name: case for case in spec.cases}
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise ValueError(f"case must be one of {', '.join(known)} (got {', '.join(unknown)})")
+    return [known[name] for name in names] if names else list(known.values())
+
+
+def _compile_case(operator: str, case_name: str, soc: str) -> CaseReport:
+    spec = load(operator)
+    (case,) = select_cases(spec, [case_name])
+    kernels, violations = reports_of(lambda: _call(spec, case), soc)
+    return CaseReport(operator, case_name, soc, kernels, violations)
+
+
+def reports_of(call: Callable[[], object], soc: str) -> tuple[tuple[KernelReport, ...], tuple[str, ...]]:
+    """Reports and violations of the kernels that `call` launches, compiled for `soc`; a refusal of the compiler ends the call."""
+    refused = []
+    with offline(soc) as launches:
+        try:
+            call()
+        except CompileError as error:
+            refused.append(str(error))
+    kernels = tuple(report(kernel) for kernel in {launch.kernel.key: launch.kernel for launch in launches}.values())
+    return kernels, (*(violation for kernel in kernels for violation in check(kernel)), *refused)
+
+
+def _call(spec: OperatorSpec, case: Case) -> None:
+    """One forward and, unless the case is gradient-free, one backward call."""
+    arguments = spec.make_inputs(case, Inputs("cpu", seed=0, empty=True))
+    backward = "gradient-free" not in case.tags
+    leaves = [arguments[name] for name in spec.differentiable if backward and isinstance(arguments.get(name), torch.Tensor)]
+    leaves = [leaf.requires_grad_() for leaf in leaves if leaf.is_floating_point()]
+    result = spec.function(**arguments, **case.options)
+    outputs = [out for out in (result if isinstance(result, tuple) else (result,)) if isinstance(out, torch.Tensor) and out.requires_grad]
+    if outputs:
+        torch.autograd.grad(outputs, leaves, [torch.empty_like(out) for out in outputs], allow_unused=True)

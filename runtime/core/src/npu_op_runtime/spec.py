@@ -97,6 +97,8 @@ class OperatorSpec:
         traffic: the minimum bytes of a case.
         bench_case: the benchmark case for a model at a number of tokens.
         peers: other implementations by name ("liger", "vendor"), same arguments as `function`; import inside the function.
+        rows: the key of `Case.dims` that counts rows, tokens or batch: no kernel is compiled again when it changes.
+        free_dims: other keys of `Case.dims` that may take any value of a range, whatever the rest: `{"H": range(1, 9000)}`.
         socs: the SoCs that the compile gate covers.
     """
 
@@ -109,6 +111,8 @@ class OperatorSpec:
     traffic: Callable[[Case], Traffic]
     bench_case: Callable[[Model, int], Case]
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    rows: str = "T"
+    free_dims: Mapping[str, range] = field(default_factory=dict)
     socs: tuple[str, ...] = GATE_SOCS
 
     def __post_init__(self) -> None:
@@ -116,3 +120,7 @@ class OperatorSpec:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"cases of {self.name} must have unique names, these come twice: {', '.join(twice)}")
+        for dim in (self.rows, *self.free_dims):
+            lacking = [case.name for case in self.cases if dim not in case.dims]
+            if lacking:
+                raise ValueError(f"cases of {self.name} must have the dim {dim!r}, these do not: {', '.join(lacking)}")

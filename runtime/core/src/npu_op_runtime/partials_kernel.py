@@ -17,5 +17,5 @@ def sum_partials_kernel(PARTIALS, OUT, count, width, BLOCK: tl.constexpr):
         inside = columns < width
         total = tl.zeros((BLOCK,), tl.float32)
         for row in range(0, count):
-            total += tl.load(PARTIALS + row.to(tl.int64) * width + columns, mask=inside, other=0.0)
+            total += tl.load(PARTIALS + tl.cast(row, tl.int64) * width + columns, mask=inside, other=0.0)
         tl.store(OUT + columns, total.to(OUT.dtype.element_ty), mask=inside)

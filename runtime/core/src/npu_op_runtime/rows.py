@@ -2,8 +2,6 @@
 
 A row is the last dimension. The leading dimensions of all tensors of a call are sorted by the strides of the first one and
 merged where every tensor allows it, so a transposed or sliced view becomes `outer` blocks of `inner` equally spaced rows.
-Row i of this order is the same row whatever the other tensors look like: per-row results saved in forward (rstd, lse) line
-up in backward.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ import torch
 class Rows:
     """`outer` x `inner` rows; `strides[i]` is (outer stride, row stride) of tensor i, in elements.
 
-    `tensors` are the tensors to hand to the kernel: the given ones, except where a copy could not be avoided. `dense` says
-    that every tensor is one block of back-to-back rows.
+    `tensors` are what to hand to the kernel: the given inputs then outputs, except where a copy could not be avoided; after
+    the launch `write_back()` moves results out of such copies. `dense` says that every tensor is one block of back-to-back rows.
     """
 
     outer: int
@@ -29,42 +27,57 @@ class Rows:
     strides: tuple[tuple[int, int], ...]
     tensors: tuple[torch.Tensor, ...]
     dense: bool
+    copied_outputs: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
 
-    @property
-    def count(self) -> int:
-        return self.outer * self.inner
+    def write_back(self) -> None:
+        for output, copy in self.copied_outputs:
+            output.copy_(copy)
 
 
-def rows_of(*tensors: torch.Tensor) -> Rows:
-    """Rows of tensors of one shape whose first `len(shape) - 1` dimensions may be laid out in any way.
+def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()) -> Rows:
+    """Rows of tensors with the same leading dimensions, in any layout; a tensor of one value per row has a last dimension of 1.
 
-    A tensor whose last dimension is not contiguous is copied (a reduction over a strided dimension would read a cache
-    line per element), and so are, with a warning, tensors that need more than two strides to reach their rows.
+    An input whose last dimension is not contiguous is copied (a reduction over a strided dimension would read a cache line
+    per element); with a warning, everything is copied when the rows need more than two strides.
     """
-    shape = tensors[0].shape
-    width = shape[-1]
+    tensors = (*inputs, *outputs)
+    lead = tensors[0].shape[:-1]
     if all(tensor.is_contiguous() for tensor in tensors):
-        return Rows(1, math.prod(shape[:-1]), ((0, width),) * len(tensors), tensors, dense=True)
-    tensors = tuple(t if t.stride(-1) == 1 or width == 1 else t.contiguous() for t in tensors)
-    merged = _merge(shape, tensors)
+        return Rows(1, math.prod(lead), tuple((0, tensor.shape[-1]) for tensor in tensors), tensors, dense=True)
+    order = sorted(range(len(lead)), key=lambda dim: -tensors[0].stride(dim))
+    sorted_views = [tensor.permute(*order, -1) for tensor in tensors]
+    views = [view if _rows_contiguous(view) else view.contiguous() for view in sorted_views]
+    merged = _merge(views)
     if len(merged) > 2:
-        warnings.warn(
-            f"copying inputs of shape {tuple(shape)}: their rows need {len(merged)} strides, kernels take 2", stacklevel=2
-        )
-        return rows_of(*(tensor.contiguous() for tensor in tensors))
-    (outer, outer_strides), (inner, inner_strides) = [(1, (0,) * len(tensors))] * (2 - len(merged)) + merged
-    dense = outer == 1 and all(stride == width for stride in inner_strides)
-    return Rows(outer, inner, tuple(zip(outer_strides, inner_strides)), tensors, dense)
+        warnings.warn(f"copying tensors of shape {tuple(tensors[0].shape)}: their rows need {len(merged)} strides, kernels take 2", stacklevel=2)
+        views = [view.contiguous() for view in sorted_views]
+        merged = _merge(views)
+    (outer, outer_strides), (inner, inner_strides) = [(1, (0,) * len(views))] * (2 - len(merged)) + merged
+    return Rows(
+        outer,
+        inner,
+        tuple(zip(outer_strides, inner_strides)),
+        tuple(views),
+        dense=outer == 1 and all(stride == view.shape[-1] for stride, view in zip(inner_strides, views)),
+        copied_outputs=tuple(
+            (before, after) for before, after in list(zip(sorted_views, views))[len(inputs) :] if before.data_ptr() != after.data_ptr()
+        ),
+    )
 
 
-def _merge(shape: Sequence[int], tensors: Sequence[torch.Tensor]) -> list[tuple[int, tuple[int, ...]]]:
+def _rows_contiguous(view: torch.Tensor) -> bool:
+    return view.shape[-1] == 1 or view.stride(-1) == 1
+
+
+def _merge(views: Sequence[torch.Tensor]) -> list[tuple[int, tuple[int, ...]]]:
     """The leading dimensions as (size, stride per tensor), outermost first, neighbours merged where all tensors allow it."""
-    order = sorted((d for d in range(len(shape) - 1) if shape[d] != 1), key=lambda d: -tensors[0].stride(d))
     merged: list[tuple[int, tuple[int, ...]]] = []
-    for dim in order:
-        size, strides = shape[dim], tuple(tensor.stride(dim) for tensor in tensors)
+    for dim, size in enumerate(views[0].shape[:-1]):
+        if size == 1:
+            continue
+        strides = tuple(view.stride(dim) for view in views)
         if merged and all(before == size * stride for before, stride in zip(merged[-1][1], strides)):
             merged[-1] = (merged[-1][0] * size, strides)
         else:
             merged.append((size, strides))
-    return merged or [(1, tuple(tensor.shape[-1] for tensor in tensors))]
+    return merged or [(1, tuple(view.shape[-1] for view in views))]

@@ -1,0 +1,289 @@
+"""Kernels of RMSNorm and the buffers that each keeps in UB.
+
+Layout of every kernel: tiles of ROWS rows (or, with FOLD > 1, of one row in FOLD pieces), a contiguous chunk of tiles per
+program, tile bases as int64 scalars and offsets inside a tile as int32.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from npu_op_runtime.tiles import my_chunk, row_sum
+
+
+@triton.jit
+def _round(x, dtype: tl.constexpr, CASTING: tl.constexpr):
+    """CASTING "none" computes in the input dtype: round after every operation."""
+    if CASTING == "none":
+        return x.to(dtype).to(tl.float32)
+    else:
+        return x
+
+
+@triton.jit
+def _rstd(mean_square, eps, dtype: tl.constexpr, CASTING: tl.constexpr):
+    variance = _round(_round(mean_square, dtype, CASTING) + eps, dtype, CASTING)
+    return _round(1.0 / tl.sqrt(variance), dtype, CASTING)
+
+
+@triton.jit
+def _apply(x, rstd, weight, dtype: tl.constexpr, CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr):
+    y = x * rstd
+    if HAS_WEIGHT:
+        if CASTING != "gemma":
+            y = y.to(dtype).to(tl.float32)
+        y = y * weight
+    return y
+
+
+@triton.jit
+def _load_weight(WEIGHT, offsets, mask, offset, dtype: tl.constexpr, CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, MASKED: tl.constexpr):
+    if HAS_WEIGHT:
+        if MASKED:
+            weight = tl.load(WEIGHT + offsets, mask=mask, other=0.0)
+        else:
+            weight = tl.load(WEIGHT + offsets)
+        return _round(weight.to(tl.float32) + offset, dtype, CASTING)
+    else:
+        return 0.0
+
+
+@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "y_outer", "rstd_outer"])
+def rms_norm_forward_kernel(
+    X, WEIGHT, Y, RSTD, outer, inner, x_outer, x_row, y_outer, y_row, rstd_outer, rstd_row, eps, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, DENSE: tl.constexpr,
+    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr,
+):  # fmt: skip
+    """Whole rows resident. Moves: read x, write y (+ 4 bytes of rstd per row), weight once per program."""
+    if DENSE:
+        x_row = n_cols
+        y_row = n_cols
+        rstd_row = 1
+    dtype: tl.constexpr = X.dtype.element_ty
+    lane = tl.arange(0, ROWS * FOLD)
+    cols = tl.arange(0, COLS)
+    inside = cols < n_cols
+    if FOLD > 1:
+        piece = lane[:, None] * COLS + cols[None, :]
+        weight = _load_weight(WEIGHT, piece, 0, offset, dtype, CASTING, HAS_WEIGHT, False)
+    else:
+        weight = _load_weight(WEIGHT, cols, inside, offset, dtype, CASTING, HAS_WEIGHT, True)
+        if HAS_WEIGHT:
+            weight = weight[None, :]
+    tiles_per_outer = tl.cdiv(inner, ROWS)
+    first, last = my_chunk(outer * tiles_per_outer)
+    for tile in range(first, last):
+        block = tile // tiles_per_outer
+        row = (tile - block * tiles_per_outer) * ROWS
+        block64 = tl.cast(block, tl.int64)
+        row64 = tl.cast(row, tl.int64)
+        x_base = X + block64 * x_outer + row64 * x_row
+        y_base = Y + block64 * y_outer + row64 * y_row
+        if FOLD > 1:
+            x = tl.load(x_base + piece).to(tl.float32)
+        else:
+            exists = lane < inner - row
+            mask = exists[:, None] & inside[None, :]
+            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        square = _round(x * x, dtype, CASTING)
+        rstd = _rstd(row_sum(square, FOLD) * (1.0 / n_cols), eps, dtype, CASTING)
+        y = _apply(x, rstd[:, None], weight, dtype, CASTING, HAS_WEIGHT).to(dtype)
+        if FOLD > 1:
+            tl.store(y_base + piece, y)
+            if SAVE_RSTD:
+                # Every piece holds the row's rstd; the first one stores it.
+                tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=lane < 1)
+        else:
+            tl.store(y_base + lane[:, None] * y_row + cols[None, :], y, mask=mask)
+            if SAVE_RSTD:
+                tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=exists)
+
+
+@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "y_outer", "rstd_outer"])
+def rms_norm_forward_wide_kernel(
+    X, WEIGHT, Y, RSTD, outer, inner, x_outer, x_row, y_outer, y_row, rstd_outer, rstd_row, eps, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr,
+):  # fmt: skip
+    """Rows wider than UB, in column tiles. Moves: read x twice (the second time from L2), write y, weight once per tile of rows."""
+    dtype: tl.constexpr = X.dtype.element_ty
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    tiles_per_outer = tl.cdiv(inner, ROWS)
+    first, last = my_chunk(outer * tiles_per_outer)
+    for tile in range(first, last):
+        block = tile // tiles_per_outer
+        row = (tile - block * tiles_per_outer) * ROWS
+        block64 = tl.cast(block, tl.int64)
+        row64 = tl.cast(row, tl.int64)
+        exists = lane < inner - row
+        x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
+        y_base = Y + block64 * y_outer + row64 * y_row + lane[:, None] * y_row
+        # Squares are added across tiles as a tile and reduced once: one reduction per row instead of one per tile.
+        squares = tl.zeros((ROWS, COLS), tl.float32)
+        for start in range(0, n_cols, COLS):
+            mask = exists[:, None] & (start + cols < n_cols)[None, :]
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            squares += _round(x * x, dtype, CASTING)
+        rstd = _rstd(tl.sum(squares, axis=1) * (1.0 / n_cols), eps, dtype, CASTING)
+        if SAVE_RSTD:
+            tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=exists)
+        for start in range(0, n_cols, COLS):
+            inside = start + cols < n_cols
+            mask = exists[:, None] & inside[None, :]
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = _load_weight(WEIGHT, start + cols, inside, offset, dtype, CASTING, HAS_WEIGHT, True)
+            if HAS_WEIGHT:
+                weight = weight[None, :]
+            y = _apply(x, rstd[:, None], weight, dtype, CASTING, HAS_WEIGHT)
+            tl.store(y_base + (start + cols)[None, :], y.to(dtype), mask=mask)
+
+
+@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "dx_outer", "rstd_outer"])
+def rms_norm_backward_kernel(
+    X, WEIGHT, DY, RSTD, DX, DWEIGHT, outer, inner, x_outer, x_row, dy_outer, dy_row, dx_outer, dx_row, rstd_outer, rstd_row, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, DENSE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Whole rows resident. Moves: read x and dy, write dx, one fp32 row of partial dweight per program.
+
+    With xhat = x * rstd and g = dy * weight: dx = (g - xhat * mean(g * xhat)) * rstd, dweight = sum over rows of dy * xhat.
+    """
+    if DENSE:
+        x_row = n_cols
+        dy_row = n_cols
+        dx_row = n_cols
+        rstd_row = 1
+    lane = tl.arange(0, ROWS * FOLD)
+    cols = tl.arange(0, COLS)
+    inside = cols < n_cols
+    if FOLD > 1:
+        piece = lane[:, None] * COLS + cols[None, :]
+        weight = _load_weight(WEIGHT, piece, 0, offset, tl.float32, "llama", HAS_WEIGHT, False)
+        dweight = tl.zeros((FOLD, COLS), tl.float32)
+    else:
+        weight = _load_weight(WEIGHT, cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
+        if HAS_WEIGHT:
+            weight = weight[None, :]
+        dweight = tl.zeros((COLS,), tl.float32)
+    tiles_per_outer = tl.cdiv(inner, ROWS)
+    first, last = my_chunk(outer * tiles_per_outer)
+    for tile in range(first, last):
+        block = tile // tiles_per_outer
+        row = (tile - block * tiles_per_outer) * ROWS
+        block64 = tl.cast(block, tl.int64)
+        row64 = tl.cast(row, tl.int64)
+        x_base = X + block64 * x_outer + row64 * x_row
+        dy_base = DY + block64 * dy_outer + row64 * dy_row
+        rstd_base = RSTD + block64 * rstd_outer + row64 * rstd_row
+        if FOLD > 1:
+            rstd = tl.load(rstd_base + 0 * lane)[:, None]
+            x = tl.load(x_base + piece).to(tl.float32)
+            dy = tl.load(dy_base + piece).to(tl.float32)
+        else:
+            exists = lane < inner - row
+            mask = exists[:, None] & inside[None, :]
+            rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
+            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        xhat = x * rstd
+        product = dy * xhat
+        if NEED_DWEIGHT:
+            if FOLD > 1:
+                dweight += product
+            else:
+                dweight += tl.sum(product, axis=0)
+        if NEED_DX:
+            dx_base = DX + block64 * dx_outer + row64 * dx_row
+            if HAS_WEIGHT:
+                product = product * weight
+                dy = dy * weight
+            mean = row_sum(product, FOLD) * (1.0 / n_cols)
+            dx = ((dy - xhat * mean[:, None]) * rstd).to(DX.dtype.element_ty)
+            if FOLD > 1:
+                tl.store(dx_base + piece, dx)
+            else:
+                tl.store(dx_base + lane[:, None] * dx_row + cols[None, :], dx, mask=mask)
+    if NEED_DWEIGHT:
+        dweight_base = DWEIGHT + tl.program_id(0) * n_cols
+        if FOLD > 1:
+            tl.store(dweight_base + piece, dweight)
+        else:
+            tl.store(dweight_base + cols, dweight, mask=inside)
+
+
+@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "dx_outer", "rstd_outer"])
+def rms_norm_backward_wide_dx_kernel(
+    X, WEIGHT, DY, RSTD, DX, outer, inner, x_outer, x_row, dy_outer, dy_row, dx_outer, dx_row, rstd_outer, rstd_row, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """dx of rows wider than UB, in column tiles. Moves: read x and dy twice (the second time from L2), write dx."""
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    tiles_per_outer = tl.cdiv(inner, ROWS)
+    first, last = my_chunk(outer * tiles_per_outer)
+    for tile in range(first, last):
+        block = tile // tiles_per_outer
+        row = (tile - block * tiles_per_outer) * ROWS
+        block64 = tl.cast(block, tl.int64)
+        row64 = tl.cast(row, tl.int64)
+        exists = lane < inner - row
+        x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
+        dy_base = DY + block64 * dy_outer + row64 * dy_row + lane[:, None] * dy_row
+        dx_base = DX + block64 * dx_outer + row64 * dx_row + lane[:, None] * dx_row
+        rstd = tl.load(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, mask=exists, other=0.0)[:, None]
+        products = tl.zeros((ROWS, COLS), tl.float32)
+        for start in range(0, n_cols, COLS):
+            inside = start + cols < n_cols
+            mask = exists[:, None] & inside[None, :]
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
+            if HAS_WEIGHT:
+                dy = dy * weight[None, :]
+            products += x * dy
+        # rstd once for xhat inside the mean and once for xhat outside of it.
+        mean = (tl.sum(products, axis=1) * (1.0 / n_cols))[:, None] * rstd * rstd
+        for start in range(0, n_cols, COLS):
+            inside = start + cols < n_cols
+            mask = exists[:, None] & inside[None, :]
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
+            if HAS_WEIGHT:
+                dy = dy * weight[None, :]
+            dx = (dy - x * mean) * rstd
+            tl.store(dx_base + (start + cols)[None, :], dx.to(DX.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "rstd_outer"])
+def rms_norm_backward_wide_dweight_kernel(
+    X, DY, RSTD, DWEIGHT, outer, inner, x_outer, x_row, dy_outer, dy_row, rstd_outer, rstd_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Partial dweight of rows wider than UB: each program walks its rows once per column tile, holding that tile's sum.
+
+    Moves: read x and dy once, one fp32 row of partial dweight per program.
+    """
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    tiles_per_outer = tl.cdiv(inner, ROWS)
+    first, last = my_chunk(outer * tiles_per_outer)
+    for start in range(0, n_cols, COLS):
+        inside = start + cols < n_cols
+        dweight = tl.zeros((COLS,), tl.float32)
+        for tile in range(first, last):
+            block = tile // tiles_per_outer
+            row = (tile - block * tiles_per_outer) * ROWS
+            block64 = tl.cast(block, tl.int64)
+            row64 = tl.cast(row, tl.int64)
+            exists = lane < inner - row
+            mask = exists[:, None] & inside[None, :]
+            x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
+            dy_base = DY + block64 * dy_outer + row64 * dy_row + lane[:, None] * dy_row
+            rstd = tl.load(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, mask=exists, other=0.0)[:, None]
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            dweight += tl.sum(dy * (x * rstd), axis=0)
+        tl.store(DWEIGHT + tl.program_id(0) * n_cols + start + cols, dweight, mask=inside)

@@ -1,0 +1,240 @@
+"""The registered ops of RMSNorm, their autograd Function and the public function."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.device import Target, target_of
+from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dtypes import compute_dtype, require_dtype
+from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.registration import reference_gradients, register_op
+from npu_op_runtime.rows import Rows, rows_of
+from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
+
+from .reference import rms_norm_reference
+from .vendor import rms_norm_vendor
+
+CASTINGS = ("llama", "gemma", "none")
+_KERNELS = "npu_op_rmsnorm.kernel"
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    offset: float = 0.0,
+    casting: str = "llama",
+    implementation: str | None = None,
+) -> torch.Tensor:
+    """y = x / sqrt(mean(x^2) + eps) * (offset + weight) over the last dimension.
+
+    Args:
+        x: (..., hidden_size), fp16, bf16 or fp32, any layout whose last dimension is contiguous.
+        weight: (hidden_size,), fp16, bf16 or fp32 (may differ from x), or None.
+        eps: added to the mean square.
+        offset: added to the weight (1.0 for Gemma).
+        casting: "llama" normalises in fp32, casts to x.dtype, multiplies by the weight; "gemma" casts once at the end;
+            "none" rounds to x.dtype after every operation.
+        implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton", "vendor"
+            (torch_npu.npu_rms_norm) or "eager".
+
+    Returns:
+        Shape, dtype and device of x. Differentiable in x and weight; arithmetic is fp32 whatever autocast says.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
+        NotImplementedError: a named implementation cannot run, with the reason.
+        ImportError: the kernel stack is missing or broken, with the command that mends it.
+    """
+    require_tensor("x", x)
+    require_dtype("x", x)
+    if x.dim() == 0:
+        raise ValueError("x must have at least one dimension (got a scalar)")
+    if weight is not None:
+        require_tensor("weight", weight)
+        require_dtype("weight", weight)
+        require_shape("weight", weight, x.shape[-1:])
+        require_same_device(x=x, weight=weight)
+    require_choice("casting", casting, CASTINGS)
+    chosen = choose(x, implementation)
+    if chosen == "eager":
+        return rms_norm_reference(x, weight, eps, offset=offset, casting=casting)
+    if chosen == "vendor":
+        return rms_norm_vendor(x, weight, eps, offset=offset, casting=casting)
+    if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
+        return _RMSNorm.apply(x, weight, eps, offset, casting)
+    return rms_norm_forward(x, weight, eps, offset, casting, False)[0]
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, eps, offset, casting):
+        y, rstd = rms_norm_forward(x, weight, eps, offset, casting, True)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.options = eps, offset, casting
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight, rstd = ctx.saved_tensors
+        need_dx, need_dweight = ctx.needs_input_grad[:2]
+        dx, dweight = rms_norm_backward(dy, x, weight, rstd, *ctx.options, need_dx, need_dweight)
+        return dx if need_dx else None, dweight if need_dweight else None, None, None, None
+
+
+# Live buffers, by the names in kernel.py. Work tiles share memory with dead buffers; the compile gate proves the sums.
+def _forward_buffers(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[Buffer, ...]:
+    stream = Buffer(x.element_size(), streamed=True)
+    return (stream, stream, Buffer(4), *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "rows", streamed=True))
+
+
+def _backward_buffers(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[Buffer, ...]:
+    stream = Buffer(x.element_size(), streamed=True)
+    return (stream, stream, stream, Buffer(4), Buffer(4), *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "columns"))
+
+
+def _weight_buffers(weight: torch.Tensor | None) -> tuple[Buffer, ...]:
+    return () if weight is None else (Buffer(weight.element_size(), "columns"), Buffer(4, "columns"))
+
+
+def _tiled_buffers(streams: int, x: torch.Tensor) -> tuple[Buffer, ...]:
+    # The accumulating tile and the weight's column tile (double-buffered) come on top of the streams.
+    return (Buffer(x.element_size(), streamed=True),) * streams + (Buffer(4), Buffer(4), Buffer(4, "columns", streamed=True))
+
+
+def _forward_kernel(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str, save_rstd: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, rstd = _forward_fake(x, weight, eps, offset, casting, save_rstd)
+    if x.numel() == 0:
+        return y, rstd
+    target = target_of(x)
+    plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight), _tiled_buffers(2, x))
+    rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
+    x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
+    strides = sum((*rows.strides, (0, 0))[:3], ())
+    kernels = load_kernels(_KERNELS, target.backend)
+    arguments = (x_in, weight, y_out, rstd_out, rows.outer, rows.inner, *strides, eps, offset)
+    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "CASTING": casting}
+    flags = {"HAS_WEIGHT": weight is not None, "SAVE_RSTD": save_rstd}
+    kernel = kernels.rms_norm_forward_wide_kernel
+    if plan.resident:
+        kernel = kernels.rms_norm_forward_kernel
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+    grid = programs(target, rows.outer * -(-rows.inner // plan.rows), persistent=False)
+    launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
+    rows.write_back()
+    return y, rstd
+
+
+def _forward_reference(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str, save_rstd: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, rstd = _forward_fake(x, weight, eps, offset, casting, save_rstd)
+    y.copy_(rms_norm_reference(x, weight, eps, offset=offset, casting=casting))
+    return y, rstd.fill_(0)
+
+
+def _forward_fake(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str, save_rstd: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # rstd has the rows in the order of x: a kernel walks both with one stride whatever the layout of x.
+    return torch.empty_like(x), torch.empty_like(x[..., 0], dtype=torch.float32) if save_rstd else x.new_empty(0, dtype=torch.float32)
+
+
+def _backward_kernel(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, rstd: torch.Tensor,
+    eps: float, offset: float, casting: str, need_dx: bool, need_dweight: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    dx, dweight = _backward_fake(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight)
+    if x.numel() == 0:
+        return dx, dweight.zero_()
+    target = target_of(x)
+    n_cols = x.shape[-1]
+    plan = plan_rows(target, n_cols, _backward_buffers(x, weight), _tiled_buffers(3, x))
+    rows = rows_of((x, dy, rstd.unsqueeze(-1)), (dx,) if need_dx else ())
+    grid = programs(target, rows.outer * -(-rows.inner // plan.rows), persistent=True)
+    partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
+    run = _backward_resident if plan.resident else _backward_wide
+    run(target, plan, grid, rows, weight, partials, offset, need_dx, need_dweight)
+    rows.write_back()
+    if need_dweight:
+        dweight = sum_partials(partials, dweight.dtype, target)
+    return dx, dweight
+
+
+def _backward_resident(
+    target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
+    offset: float, need_dx: bool, need_dweight: bool,
+) -> None:  # fmt: skip
+    x, dy, rstd, dx = (*rows.tensors, None)[:4]
+    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
+    launch(
+        load_kernels(_KERNELS, target.backend).rms_norm_backward_kernel, grid, target, x,
+        x, weight, dy, rstd, dx, partials, rows.outer, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, FOLD=plan.fold, COLS=plan.cols, DENSE=rows.dense,
+        HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
+    )  # fmt: skip
+
+
+def _backward_wide(
+    target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
+    offset: float, need_dx: bool, need_dweight: bool,
+) -> None:  # fmt: skip
+    kernels = load_kernels(_KERNELS, target.backend)
+    x, dy, rstd, dx = (*rows.tensors, None)[:4]
+    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
+    tile = {"num_warps": plan.num_warps, "n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols}
+    if need_dx:
+        launch(
+            kernels.rms_norm_backward_wide_dx_kernel, grid, target, x,
+            x, weight, dy, rstd, dx, rows.outer, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+            HAS_WEIGHT=weight is not None, **tile,
+        )  # fmt: skip
+    if need_dweight:
+        launch(
+            kernels.rms_norm_backward_wide_dweight_kernel, grid, target, x,
+            x, dy, rstd, partials, rows.outer, rows.inner, *x_strides, *dy_strides, *rstd_strides, **tile,
+        )  # fmt: skip
+
+
+def _backward_reference(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight):
+    dx, dweight = _backward_fake(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight)
+
+    def formula(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        return rms_norm_reference(x, weight, eps, offset=offset, casting=casting)
+
+    gradients = reference_gradients(formula, (x, weight), dy, (need_dx, need_dweight))
+    for out, gradient in zip((dx, dweight), gradients):
+        if gradient is not None:
+            out.copy_(gradient)
+    return dx, dweight
+
+
+def _backward_fake(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight):
+    dx = torch.empty_like(x) if need_dx else x.new_empty(0)
+    dweight = torch.empty_like(weight) if need_dweight else x.new_empty(0)
+    return dx, dweight
+
+
+rms_norm_forward = register_op(
+    "npu_op_rmsnorm",
+    "forward(Tensor x, Tensor? weight, float eps, float offset, str casting, bool save_rstd) -> (Tensor y, Tensor rstd)",
+    kernel=_forward_kernel,
+    reference=_forward_reference,
+    fake=_forward_fake,
+)
+rms_norm_backward = register_op(
+    "npu_op_rmsnorm",
+    "backward(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, float eps, float offset, str casting, bool need_dx, bool need_dweight)"
+    " -> (Tensor dx, Tensor dweight)",
+    kernel=_backward_kernel,
+    reference=_backward_reference,
+    fake=_backward_fake,
+)

@@ -46,7 +46,7 @@ def shared(name: str, doc: str, *stacks: Stack) -> Callable[[Callable[[nox.Sessi
 
     def register(function: Callable[[nox.Session], None]) -> None:
         function.__doc__ = doc
-        nox.session(function, name=name, venv_backend="none", requires=[f"prepare-{stack}" for stack in dict.fromkeys(stacks)])
+        nox.session(name=name, venv_backend="none", requires=[f"prepare-{stack}" for stack in dict.fromkeys(stacks)])(function)
 
     return register
 
@@ -182,7 +182,7 @@ def register_build(distribution: Distribution) -> None:
         shutil.rmtree(session.virtualenv.location)
 
     session_build.__doc__ = f"Build {distribution.name}, check wheel and sdist, run the README's examples from each in a clean environment."
-    nox.session(session_build, name=f"build-{distribution.short}", python="3.11", requires=["prepare-ascend"])
+    nox.session(name=f"build-{distribution.short}", python="3.11", requires=["prepare-ascend"])(session_build)
 
 
 def register_operator(operator: Distribution) -> None:

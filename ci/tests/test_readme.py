@@ -11,7 +11,7 @@ import pytest
 from readme import examples
 from repo import ROOT, Distribution, distributions, operators
 
-READMES = [ROOT / "README.md", *(found.folder / "README.md" for found in distributions())]
+READMES = [ROOT / "README.md", ROOT / "docs" / "getting-started.md", *(found.folder / "README.md" for found in distributions())]
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Compiles the cases of operators for several SoCs in parallel processes."""
+"""Compiles the cases of operators, or a user's file, and gathers the reports of every kernel launched."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from multiprocessing import get_context
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from npu_op_runtime.soc import get_soc
 from npu_op_runtime.spec import Case, OperatorSpec
 
 from ..inputs import Inputs
@@ -23,15 +24,17 @@ from .offline import offline
 
 @dataclass(frozen=True)
 class CaseReport:
-    """One case of one operator compiled for one SoC, forward and backward.
+    """One call compiled for one SoC.
 
     Attributes:
-        operator, case, soc: names.
+        source: operator, or file, that was called.
+        case: name of the spec case, "" for a file.
+        soc: compiler target.
         kernels: the kernels launched, each once, in the order of their first launch.
         violations: of all kernels (see `check`); a kernel that does not compile is one too.
     """
 
-    operator: str
+    source: str
     case: str
     soc: str
     kernels: tuple[KernelReport, ...]
@@ -41,21 +44,19 @@ class CaseReport:
 def compile_cases(
     operators: Sequence[str], socs: Sequence[str] | None = None, cases: Sequence[str] | None = None, jobs: int | None = None
 ) -> list[CaseReport]:
-    """Compile every named case of every named operator for every SoC, in `jobs` processes (all cores by default).
+    """Compile every named case of every named operator for every SoC, forward and backward, in `jobs` processes.
 
-    `socs` and `cases` default to those of each operator's spec. Inputs are unwritten memory: big shapes cost neither time
-    nor memory. Compiled kernels are cached by content, see `offline`.
+    `socs` and `cases` default to those of each operator's spec, `jobs` to the number of cores. Inputs are unwritten
+    memory, so that big shapes cost neither time nor memory. Kernels are cached by content, see `offline`.
 
     Raises:
         ValueError: an operator that is not installed, a SoC or a case that is unknown, jobs < 1.
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be at least 1 (got {jobs})")
-    work = []
-    for name in operators:
-        spec = load(name)
-        for case in select_cases(spec, cases):
-            work += [(name, case.name, soc) for soc in socs or spec.socs]
+    work = plan_cases(operators, socs, cases)
+    if not work:
+        return []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     pool = ProcessPoolExecutor(min(jobs or os.cpu_count() or 1, len(work)), mp_context=get_context("spawn"))
@@ -63,36 +64,47 @@ def compile_cases(
         return list(progress.track(pool.map(_compile_case, *zip(*work, strict=True)), total=len(work), description="compiling"))
 
 
-def select_cases(spec: OperatorSpec, names: Sequence[str] | None) -> list[Case]:
-    """The spec's cases of these names, all of them for None.
+def plan_cases(
+    operators: Sequence[str], socs: Sequence[str] | None = None, cases: Sequence[str] | None = None
+) -> list[tuple[str, str, str]]:
+    """The (operator, case, SoC) triples that `compile_cases` compiles.
 
     Raises:
-        ValueError: a name that the spec lacks; the message lists its cases.
+        ValueError: an operator that is not installed, a SoC or a case that is unknown; the message lists the known ones.
     """
+    return [
+        (spec.name, case.name, get_soc(soc).name)
+        for spec in map(load, operators)
+        for case in _select(spec, cases)
+        for soc in socs or spec.socs
+    ]
+
+
+def _select(spec: OperatorSpec, names: Sequence[str] | None) -> list[Case]:
     known = {case.name: case for case in spec.cases}
     unknown = [name for name in names or () if name not in known]
     if unknown:
-        raise ValueError(f"case must be one of {', '.join(known)} (got {', '.join(unknown)})")
+        raise ValueError(f"case of {spec.name} must be one of {', '.join(known)} (got {', '.join(unknown)})")
     return [known[name] for name in names] if names else list(known.values())
 
 
-def _compile_case(operator: str, case_name: str, soc: str) -> CaseReport:
-    spec = load(operator)
-    (case,) = select_cases(spec, [case_name])
-    kernels, violations = reports_of(lambda: _call(spec, case), soc)
-    return CaseReport(operator, case_name, soc, kernels, violations)
-
-
-def reports_of(call: Callable[[], object], soc: str) -> tuple[tuple[KernelReport, ...], tuple[str, ...]]:
-    """Reports and violations of the kernels that `call` launches, compiled for `soc`; a refusal of the compiler ends the call."""
+def compile_call(call: Callable[[], object], soc: str, source: str, case: str = "") -> CaseReport:
+    """The reports of the kernels that `call` launches, compiled for `soc`; a refusal of the compiler ends the call."""
     refused = []
     with offline(soc) as launches:
         try:
             call()
         except CompileError as error:
             refused.append(str(error))
-    kernels = tuple(report(kernel) for kernel in {launch.kernel.key: launch.kernel for launch in launches}.values())
-    return kernels, (*(violation for kernel in kernels for violation in check(kernel)), *refused)
+    kernels = [report(kernel) for kernel in {launch.kernel.key: launch.kernel for launch in launches}.values()]
+    violations = [violation for kernel in kernels for violation in check(kernel)]
+    return CaseReport(source, case, get_soc(soc).name, tuple(kernels), tuple(violations + refused))
+
+
+def _compile_case(operator: str, case_name: str, soc: str) -> CaseReport:
+    spec = load(operator)
+    (case,) = _select(spec, [case_name])
+    return compile_call(lambda: _call(spec, case), soc, operator, case_name)
 
 
 def _call(spec: OperatorSpec, case: Case) -> None:

@@ -75,6 +75,10 @@ class _Utils:
         return None, payload, 0, 0
 
 
+def _no_benchmark(*arguments: object, **options: object) -> None:
+    raise NotImplementedError("autotuning measures on a device: offline, call the kernel with one configuration")
+
+
 class OfflineDriver:
     """Answers for a device of `soc` and hands every launch to `record`."""
 
@@ -112,5 +116,5 @@ class OfflineDriver:
     def get_device_interface(self) -> Any:
         return torch.cpu
 
-    def get_benchmarker(self) -> Any:
-        raise NotImplementedError("autotuning measures on a device: offline, call the kernel with one configuration")
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return _no_benchmark

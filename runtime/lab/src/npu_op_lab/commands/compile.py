@@ -1,0 +1,161 @@
+"""`npu-lab compile`: what the vendor's compiler makes of an operator's kernels, or of the user's own, for each SoC."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from npu_op_runtime.soc import GATE_SOCS, get_soc
+
+from .. import operators
+
+if TYPE_CHECKING:  # its stack is loaded when the command runs, not for --help
+    from ..compiler import LoopReport
+    from ..compiler.cases import CaseReport
+
+_DESCRIPTION = """\
+Compile kernels for Ascend SoCs with the vendor's compiler, on any machine, and report what it made of them:
+UB in use, double buffering, scalar loops, vector operations and DMA bytes per loop trip.
+
+The target is an installed operator (rmsnorm), whose spec cases are compiled forward and backward, or a Python file of
+your own (my_kernel.py). A file is imported and its function `launch`, else `main`, is called without arguments; a file
+that has neither is run as a script. It launches its kernels as usual, kernel[grid](...), on CPU tensors; they are
+compiled and reported, not executed.
+
+Exit status 1 on a violation: double buffering lost on a streaming loop, a scalar loop or a scalar synchronisation per
+trip in it, UB overflow, a kernel that does not compile."""
+
+_COLUMNS = (
+    "kernel",
+    "SoC",
+    "cases",
+    "UB KiB",
+    "UB %",
+    "hot loop",
+    "buffers",
+    "in KiB",
+    "out KiB",
+    "piece B",
+    "vector",
+    "scalar",
+    "syncs",
+    "s",
+)
+
+
+def add(subparsers: Any) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "compile",
+        help="compile kernels for Ascend SoCs and report UB, double buffering, scalar loops",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", type=_target, help=f"an installed operator ({', '.join(operators.names()) or 'none is'}) or a .py file")
+    parser.add_argument(
+        "--soc", action="append", type=_soc, help=f"may be repeated (default: the spec's; for a file {', '.join(GATE_SOCS)})"
+    )
+    parser.add_argument("--case", action="append", help="name of a spec case, may be repeated (default: all)")
+    parser.add_argument("--jobs", type=_positive, help="processes (default: one per core)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports as JSON too")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile, print the table, write the JSON; 1 if anything violates the gate."""
+    from ..compiler.cases import compile_cases, plan_cases
+    from ..compiler.user_file import compile_file
+
+    if options.target.endswith(".py"):
+        reports = compile_file(Path(options.target), options.soc or GATE_SOCS)
+    else:
+        try:
+            plan_cases([options.target], options.soc, options.case)
+        except ValueError as error:
+            return _refuse(str(error))
+        reports = compile_cases([options.target], options.soc, options.case, options.jobs)
+    if not any(report.kernels or report.violations for report in reports):
+        return _refuse(f"{options.target} launched no kernel on CPU tensors")
+    if options.json:
+        options.json.write_text(json.dumps([_as_json(report) for report in reports], indent=1) + "\n")
+    console = Console()
+    console.print(_table(reports))
+    console.print(
+        "Read from the compiled IR, per trip of a whole tile; s: seconds of the vendor's compiler, measured. Nothing was executed."
+    )
+    violations = sorted({violation for report in reports for violation in report.violations})
+    for violation in violations:
+        console.print("VIOLATION", violation, style="red", markup=False)
+    return 1 if violations else 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"npu-lab compile: {reason}", file=sys.stderr)
+    return 2
+
+
+def _soc(name: str) -> str:
+    try:
+        return get_soc(name).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
+    return int(text)
+
+
+def _target(text: str) -> str:
+    if not (text.endswith(".py") and Path(text).is_file()) and text not in operators.names():
+        raise argparse.ArgumentTypeError(
+            f"must be a .py file or an installed operator, {', '.join(operators.names()) or 'none is'} (got {text!r})"
+        )
+    return text
+
+
+def _as_json(report: CaseReport) -> dict[str, Any]:
+    return {**asdict(report), "kernels": [{**asdict(kernel), "double_buffered": kernel.double_buffered} for kernel in report.kernels]}
+
+
+def _table(reports: list[CaseReport]) -> Table:
+    """A row per hot loop of each distinct kernel."""
+    table = Table(*_COLUMNS)
+    cases = defaultdict(list)
+    for report in reports:
+        for kernel in report.kernels:
+            cases[kernel.key].append(report.case)
+    kernels = {kernel.key: kernel for report in reports for kernel in report.kernels}
+    for key, kernel in kernels.items():
+        first, *others = cases[key]
+        cells = [kernel.kernel, kernel.soc, f"{first} +{len(others)}" if others else first]
+        cells += [f"{kernel.ub_bytes / 1024:.1f}", f"{100 * kernel.ub_share:.0f}"]
+        for loop in kernel.hot_loops:
+            table.add_row(*cells, *_loop_cells(loop), str(len(kernel.scalar_loops)), str(loop.scalar_syncs), f"{kernel.seconds:.2f}")
+            cells = [""] * len(cells)
+        if not kernel.hot_loops:
+            table.add_row(*cells, "none", *[""] * 5, str(len(kernel.scalar_loops)), "", f"{kernel.seconds:.2f}")
+    return table
+
+
+def _loop_cells(loop: LoopReport) -> list[str]:
+    """Hot loop, buffers of each load, KiB in and out, smallest DMA piece, vector operations."""
+    buffers = "/".join(str(transfer.buffers) for transfer in loop.transfers if transfer.direction == "in")
+    pieces = min(transfer.piece_bytes for transfer in loop.transfers)
+    return [
+        loop.line,
+        buffers,
+        f"{loop.bytes_in / 1024:.1f}",
+        f"{loop.bytes_out / 1024:.1f}",
+        str(pieces),
+        str(sum(loop.vector_ops.values())),
+    ]

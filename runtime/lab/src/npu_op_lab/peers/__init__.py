@@ -1,0 +1,1 @@
+"""Other projects' implementations of the same operators, made callable here for comparison."""

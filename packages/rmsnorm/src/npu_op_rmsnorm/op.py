@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import compute_dtype, require_dtype
+from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_op
@@ -118,7 +118,7 @@ def _forward_kernel(
     plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight), _tiled_buffers(2, x))
     rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
-    strides = sum((*rows.strides, (0, 0))[:3], ())
+    strides = (*rows.flat_strides, 0, 0)[:6]
     kernels = load_kernels(_KERNELS, target.backend)
     arguments = (x_in, weight, y_out, rstd_out, rows.outer, rows.inner, *strides, eps, offset)
     constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "CASTING": casting}
@@ -127,7 +127,7 @@ def _forward_kernel(
     if plan.resident:
         kernel = kernels.rms_norm_forward_kernel
         constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
-    grid = programs(target, rows.outer * -(-rows.inner // plan.rows), persistent=False)
+    grid = programs(target, plan.row_tiles(rows.outer, rows.inner), persistent=False)
     launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
     rows.write_back()
     return y, rstd
@@ -159,7 +159,7 @@ def _backward_kernel(
     n_cols = x.shape[-1]
     plan = plan_rows(target, n_cols, _backward_buffers(x, weight), _tiled_buffers(3, x))
     rows = rows_of((x, dy, rstd.unsqueeze(-1)), (dx,) if need_dx else ())
-    grid = programs(target, rows.outer * -(-rows.inner // plan.rows), persistent=True)
+    grid = programs(target, plan.row_tiles(rows.outer, rows.inner), persistent=True)
     partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
     run = _backward_resident if plan.resident else _backward_wide
     run(target, plan, grid, rows, weight, partials, offset, need_dx, need_dweight)

@@ -87,4 +87,5 @@ SPEC = OperatorSpec(
     traffic=_traffic,
     bench_case=_bench_case,
     peers={"liger": _liger, "vendor": _vendor},
+    free_dims={"H": range(1, 20000)},
 )

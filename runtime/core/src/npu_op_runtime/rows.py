@@ -29,6 +29,10 @@ class Rows:
     dense: bool
     copied_outputs: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
 
+    @property
+    def flat_strides(self) -> tuple[int, ...]:
+        return tuple(stride for pair in self.strides for stride in pair)
+
     def write_back(self) -> None:
         for output, copy in self.copied_outputs:
             output.copy_(copy)

@@ -65,6 +65,14 @@ class RowPlan:
     resident: bool
     num_warps: int = 4
 
+    def row_tiles(self, outer: int, inner: int) -> int:
+        """Tiles of a kernel that handles whole rows, of `outer` blocks of `inner` rows: a tile never spans two blocks."""
+        return outer * -(-inner // self.rows)
+
+    def blocks(self, outer: int, inner: int, n_cols: int) -> int:
+        """Tiles of a kernel that handles each column piece by itself."""
+        return self.row_tiles(outer, inner) * -(-n_cols // self.cols)
+
 
 @dataclass(frozen=True)
 class FlatPlan:
@@ -99,12 +107,23 @@ def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: 
 
 @functools.lru_cache(maxsize=None)
 def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
-    """Block of an element-wise kernel with these buffers, all of extent "tile"."""
+    """Block of an element-wise kernel over contiguous memory with these buffers, all of extent "tile"."""
     if target.backend == "cuda":
-        return FlatPlan(block=2048, num_warps=4)
-    per_element = sum(buffer.bytes for buffer in buffers)
-    elements = (target.ub_bytes - _UB_RESERVE_BYTES) // per_element
-    return FlatPlan(block=min(_round_down(elements, 256), _MAX_TILE_ELEMENTS))
+        return FlatPlan(_CUDA_TILE_ELEMENTS // 2, num_warps=4)
+    return FlatPlan(_round_down(_elements_that_fit(target, buffers), 256))
+
+
+@functools.lru_cache(maxsize=None)
+def plan_blocks(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
+    """Tile of an element-wise kernel over strided rows of `n_cols`: as `plan_flat`, in even column pieces, several rows if short."""
+    if target.backend == "cuda":
+        cols = min(_next_power_of_2(n_cols), _CUDA_TILE_ELEMENTS // 2)
+        return RowPlan(_CUDA_TILE_ELEMENTS // 2 // cols, 1, cols, resident=cols >= n_cols)
+    granule = UB_BLOCK_BYTES // min(buffer.itemsize for buffer in buffers)
+    elements = _elements_that_fit(target, buffers)
+    pieces = -(-n_cols // elements)
+    cols = _round_up(-(-n_cols // pieces), granule)
+    return RowPlan(max(1, elements // cols), 1, min(cols, _round_down(elements, granule)), resident=pieces == 1)
 
 
 def programs(target: Target, tiles: int, *, persistent: bool) -> int:
@@ -124,6 +143,10 @@ def _fits(target: Target, rows: int, cols: int, buffers: tuple[Buffer, ...]) -> 
         elements = {"tile": rows * cols, "columns": cols, "rows": rows}[buffer.extent]
         used += _round_up(elements * buffer.bytes, UB_BLOCK_BYTES)
     return used <= target.ub_bytes
+
+
+def _elements_that_fit(target: Target, buffers: tuple[Buffer, ...]) -> int:
+    return min((target.ub_bytes - _UB_RESERVE_BYTES) // sum(buffer.bytes for buffer in buffers), _MAX_TILE_ELEMENTS)
 
 
 def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> int:

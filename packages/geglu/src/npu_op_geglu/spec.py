@@ -1,0 +1,101 @@
+"""The cases of GEGLU and what the lab needs to derive its tests, compile gate, emulation and benchmarks from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+
+from .op import geglu, geglu_packed
+from .reference import geglu_packed_reference, geglu_reference
+
+
+def _case(name: str, rows: int, width: int, dtype: str = "bfloat16", **fields: Any) -> Case:
+    return Case(name, {"T": rows, "I": width}, dtype, **fields)
+
+
+def _cases() -> Iterator[Case]:
+    for dtype in DTYPES:
+        yield _case(f"tanh-{dtype}", 64, 1376, dtype)
+        yield _case(f"erf-{dtype}", 64, 1376, dtype, options={"approximate": "none"})
+        yield _case(f"odd-width-{dtype}", 37, 123, dtype)
+        yield _case(f"packed-{dtype}", 33, 688, dtype, layout="packed")
+    yield _case("packed-odd-width", 37, 123, layout="packed")
+    yield _case("packed-erf", 16, 512, layout="packed", options={"approximate": "none"})
+    yield _case("packed-wide", 5, 14336, layout="packed")
+    yield _case("inplace-backward", 64, 1376, options={"inplace_backward": True}, tags=frozenset({"values", "mutates"}))
+    yield _case("one-row", 1, 1376)
+    yield _case("width-1", 50, 1)
+    yield _case("many-tiles", 600, 1376)
+    yield _case("transposed", 48, 64, layout="transposed")
+    yield _case("sliced", 64, 512, layout="sliced")
+    yield _case("sliced-twice", 64, 96, layout="sliced-twice")
+
+
+def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
+    rows, width, dtype = case.dims["T"], case.dims["I"], case.torch_dtype
+
+    def one() -> torch.Tensor:
+        # Wide enough for both tails of gelu.
+        if case.layout == "transposed":
+            return factory.randn(2, rows // 8, 4, width, dtype=dtype, scale=2.0).transpose(1, 2)
+        if case.layout == "sliced":
+            return factory.randn(rows, width + 32, dtype=dtype, scale=2.0)[:, :width]
+        if case.layout == "sliced-twice":
+            return factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype, scale=2.0)[:, 2:-1, 16:-16]
+        return factory.randn(rows, width, dtype=dtype, scale=2.0)
+
+    if case.layout == "packed":
+        return {"x": factory.randn(rows, 2 * width, dtype=dtype, scale=2.0)}
+    return {"gate": one(), "up": one()}
+
+
+def _function(gate: torch.Tensor | None = None, up: torch.Tensor | None = None, x: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    return geglu(gate, up, **options) if x is None else geglu_packed(x, **options)
+
+
+def _reference(
+    gate: torch.Tensor | None = None,
+    up: torch.Tensor | None = None,
+    x: torch.Tensor | None = None,
+    *,
+    approximate: str = "tanh",
+    inplace_backward: bool = False,
+) -> torch.Tensor:
+    return geglu_reference(gate, up, approximate=approximate) if x is None else geglu_packed_reference(x, approximate=approximate)
+
+
+def _traffic(case: Case) -> Traffic:
+    tensor = case.dims["T"] * case.dims["I"] * case.torch_dtype.itemsize
+    return Traffic(forward=3 * tensor, backward=5 * tensor)
+
+
+def _bench_case(model: Model, tokens: int) -> Case:
+    return _case(f"{model.name}-T{tokens}", tokens, model.intermediate_size, tags=frozenset({"bench"}))
+
+
+def _liger(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    from liger_kernel.ops.geglu import LigerGELUMulFunction
+
+    return LigerGELUMulFunction.apply(gate, up)
+
+
+def _vendor(x: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
+    return geglu_packed(x, approximate=approximate, implementation="vendor")
+
+
+SPEC = OperatorSpec(
+    name="geglu",
+    cases=tuple(_cases()),
+    make_inputs=_make_inputs,
+    function=_function,
+    reference=_reference,
+    differentiable=("gate", "up", "x"),
+    traffic=_traffic,
+    bench_case=_bench_case,
+    peers={"liger": _liger, "vendor": _vendor},
+    free_dims={"I": range(1, 20000)},
+)

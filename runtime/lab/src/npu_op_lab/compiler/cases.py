@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from triton.errors import TritonError
 
 from npu_op_runtime.soc import get_soc
 from npu_op_runtime.spec import Case, OperatorSpec
@@ -94,8 +95,8 @@ def compile_call(call: Callable[[], object], soc: str, source: str, case: str = 
     with offline(soc) as launches:
         try:
             call()
-        except CompileError as error:
-            refused.append(str(error))
+        except (CompileError, TritonError) as error:  # the vendor's compiler, Triton's front end
+            refused.append(str(error).strip())
     kernels = [report(kernel) for kernel in {launch.kernel.key: launch.kernel for launch in launches}.values()]
     violations = [violation for kernel in kernels for violation in check(kernel)]
     return CaseReport(source, case, get_soc(soc).name, tuple(kernels), tuple(violations + refused))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 
 from npu_op_runtime.soc import Soc
 
-from .errors import UbOverflow
+from .errors import CompileError, UbOverflow
 from .launch import CompiledKernel, Launch
 from .toolchain import compile_linalg
 
@@ -21,7 +23,7 @@ from .toolchain import compile_linalg
 AscendBackend: Any = backends["ascend"].compiler
 
 # Part of the cache key: raise it when the stored payload changes.
-_PAYLOAD_VERSION = 1
+_PAYLOAD_VERSION = 3
 
 
 class OfflineBackend(AscendBackend):  # type: ignore[misc]
@@ -43,9 +45,12 @@ def _to_hivm(linalg: str, metadata: dict[str, Any]) -> bytes:
     try:
         hivm = compile_linalg(linalg, kernel=metadata["kernel_name"], soc=metadata["target"].arch, options=metadata)
     except UbOverflow as error:
-        # Triton would wrap it in an error of its own: it travels in the payload, is cached, and raised when the kernel is loaded.
+        # Triton would wrap a refusal in an error of its own: it travels in the payload, is cached, and raised at the launch.
         return json.dumps({"overflow": [error.required_bits, error.available_bits]}).encode()
-    return json.dumps({"ir": hivm.ir, "notes": hivm.notes, "seconds": hivm.seconds}).encode()
+    except CompileError as error:
+        return json.dumps({"error": str(error)}).encode()
+    file = re.search(r'loc\("([^"]+)"', linalg)
+    return json.dumps({"ir": hivm.ir, "notes": hivm.notes, "seconds": hivm.seconds, "file": file[1] if file else ""}).encode()
 
 
 class _Utils:
@@ -71,6 +76,8 @@ class _Utils:
         payload = json.loads(binary)
         if "overflow" in payload:
             raise UbOverflow(name.split()[0], self._soc.name, *payload["overflow"])
+        if "error" in payload:
+            raise CompileError(payload["error"])
         # The second item comes back to the launcher as the function to run.
         return None, payload, 0, 0
 
@@ -91,9 +98,13 @@ class OfflineDriver:
         gone = {names.index(key) if isinstance(key, str) else key for key in src.constants}
         live = [index not in gone for index in src.fn.non_constexpr_indices]
 
+        file = inspect.getsourcefile(src.fn.fn)
+
         def launch(x: int, y: int, z: int, stream: object, payload: dict[str, Any], *rest: Any) -> None:
+            # The cache goes by content: the same kernel may have been compiled from a file elsewhere.
+            ir = payload["ir"].replace(f'loc("{payload["file"]}"', f'loc("{file}"')
             kernel = CompiledKernel(
-                metadata.kernel_name, metadata.target.arch, payload["ir"], tuple(payload["notes"]), payload["seconds"], metadata.hash
+                metadata.kernel_name, metadata.target.arch, ir, tuple(payload["notes"]), payload["seconds"], metadata.hash
             )
             arguments = rest[4:]  # packed metadata, launch metadata and two hooks come first
             self._record(Launch(kernel, (x, y, z), [value for value, keep in zip(arguments, live, strict=True) if keep]))

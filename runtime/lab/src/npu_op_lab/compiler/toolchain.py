@@ -66,6 +66,7 @@ def compile_linalg(linalg: str, *, kernel: str, soc: str, options: Mapping[str, 
     Raises:
         UbOverflow: the tiles do not fit, whatever the compiler tried.
         CompileError: any other refusal.
+        RuntimeError: the compiler did not end by itself.
     """
     flags = [f"--{flag}={options[name]}" for name, flag in _OPTIONS.items() if options[name] is not None]
     start = time.perf_counter()
@@ -86,6 +87,8 @@ def compile_linalg(linalg: str, *, kernel: str, soc: str, options: Mapping[str, 
         run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     said = run.stdout + run.stderr
     notes = tuple(line.strip() for line in said.splitlines() if line.startswith("[NOTE]"))
+    if run.returncode < 0:
+        raise RuntimeError(f"{kernel} for {soc}: bishengir-compile was killed by signal {-run.returncode}")
     if run.returncode:
         overflow = _OVERFLOW.search(said)
         if overflow:

@@ -6,13 +6,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
-from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.elementwise import launch_elementwise
 from npu_op_runtime.registration import reference_gradients, register_op
-from npu_op_runtime.rows import rows_of
-from npu_op_runtime.tiling import Buffer, plan_blocks, plan_flat, programs
+from npu_op_runtime.tiling import Buffer
 
 from .reference import geglu_packed_reference, geglu_reference
 from .vendor import geglu_packed_vendor, geglu_vendor
@@ -133,54 +131,13 @@ def _buffers(gate: torch.Tensor, streams: int, work: int, approximate: str) -> t
 
 
 def _run_forward(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, approximate: str) -> None:
-    if gate.numel() == 0:
-        return
-    target = target_of(gate)
-    kernels = load_kernels(_KERNELS, target.backend)
     buffers = _buffers(gate, 3, 0, approximate)
-    tanh = approximate == "tanh"
-    if gate.stride() == up.stride() == out.stride():  # out is dense, so all are
-        plan = plan_flat(target, buffers)
-        grid = programs(target, -(-gate.numel() // plan.block), persistent=False)
-        launch(
-            kernels.geglu_forward_kernel, grid, target, gate,
-            gate, up, out, gate.numel(), num_warps=plan.num_warps, BLOCK=plan.block, TANH=tanh,
-        )  # fmt: skip
-        return
-    rows = rows_of((gate, up), (out,))
-    plan = plan_blocks(target, gate.shape[-1], buffers)
-    launch(
-        kernels.geglu_forward_rows_kernel, programs(target, plan.blocks(rows.outer, rows.inner, gate.shape[-1]), persistent=False), target, gate,
-        *rows.tensors, rows.outer, rows.inner, *rows.flat_strides,
-        num_warps=plan.num_warps, n_cols=gate.shape[-1], ROWS=plan.rows, COLS=plan.cols, TANH=tanh,
-    )  # fmt: skip
-    rows.write_back()
+    launch_elementwise(_KERNELS, "geglu_forward", (gate, up), (out,), buffers, TANH=approximate == "tanh")
 
 
 def _run_backward(dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, dgate: torch.Tensor, dup: torch.Tensor, approximate: str) -> None:
-    if gate.numel() == 0:
-        return
-    target = target_of(gate)
-    kernels = load_kernels(_KERNELS, target.backend)
     buffers = _buffers(gate, 5, 2, approximate)
-    tanh = approximate == "tanh"
-    same_strides = dy.stride() == gate.stride() == up.stride() == dgate.stride() == dup.stride()
-    if same_strides and (dgate is not gate or gate.is_contiguous()):  # a fresh dgate is dense
-        plan = plan_flat(target, buffers)
-        grid = programs(target, -(-gate.numel() // plan.block), persistent=False)
-        launch(
-            kernels.geglu_backward_kernel, grid, target, gate,
-            dy, gate, up, dgate, dup, gate.numel(), num_warps=plan.num_warps, BLOCK=plan.block, TANH=tanh,
-        )  # fmt: skip
-        return
-    rows = rows_of((dy, gate, up), (dgate, dup))
-    plan = plan_blocks(target, gate.shape[-1], buffers)
-    launch(
-        kernels.geglu_backward_rows_kernel, programs(target, plan.blocks(rows.outer, rows.inner, gate.shape[-1]), persistent=False), target, gate,
-        *rows.tensors, rows.outer, rows.inner, *rows.flat_strides,
-        num_warps=plan.num_warps, n_cols=gate.shape[-1], ROWS=plan.rows, COLS=plan.cols, TANH=tanh,
-    )  # fmt: skip
-    rows.write_back()
+    launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, TANH=approximate == "tanh")
 
 
 def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,19 +53,12 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     return {"gate": one(), "up": one()}
 
 
-def _function(gate: torch.Tensor | None = None, up: torch.Tensor | None = None, x: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
-    return geglu(gate, up, **options) if x is None else geglu_packed(x, **options)
+def _function(x: torch.Tensor | None = None, **call: Any) -> torch.Tensor:
+    return geglu(**call) if x is None else geglu_packed(x, **call)
 
 
-def _reference(
-    gate: torch.Tensor | None = None,
-    up: torch.Tensor | None = None,
-    x: torch.Tensor | None = None,
-    *,
-    approximate: str = "tanh",
-    inplace_backward: bool = False,
-) -> torch.Tensor:
-    return geglu_reference(gate, up, approximate=approximate) if x is None else geglu_packed_reference(x, approximate=approximate)
+def _reference(x: torch.Tensor | None = None, *, inplace_backward: bool = False, **call: Any) -> torch.Tensor:
+    return geglu_reference(**call) if x is None else geglu_packed_reference(x, **call)
 
 
 def _traffic(case: Case) -> Traffic:

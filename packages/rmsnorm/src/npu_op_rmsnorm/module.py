@@ -12,7 +12,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
     Args:
         hidden_size: width of the last dimension, an int or a one-element shape.
-        eps: added to the mean square. torch's default None means the smallest step of the dtype; here it is 1e-6.
+        eps: added to the mean square; None is torch's default, the smallest step of x.dtype.
         elementwise_affine: False for no weight.
         casting: see `rms_norm`.
     """
@@ -20,7 +20,7 @@ class RMSNorm(torch.nn.RMSNorm):
     def __init__(
         self,
         hidden_size: int | tuple[int, ...],
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -35,14 +35,19 @@ class RMSNorm(torch.nn.RMSNorm):
         self.offset = offset
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight, self.eps, offset=self.offset, casting=self.casting)
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return rms_norm(x, self.weight, eps, offset=self.offset, casting=self.casting)
 
 
 class GemmaRMSNorm(RMSNorm):
     """transformers' GemmaRMSNorm: multiplies by 1 + weight in fp32, weight initialised to zero."""
 
     def __init__(
-        self, hidden_size: int | tuple[int, ...], eps: float = 1e-6, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        hidden_size: int | tuple[int, ...],
+        eps: float | None = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(hidden_size, eps=eps, device=device, dtype=dtype, casting="gemma", offset=1.0)
 

@@ -173,7 +173,8 @@ def _backward_resident(
     target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
     offset: float, need_dx: bool, need_dweight: bool,
 ) -> None:  # fmt: skip
-    x, dy, rstd, dx = (*rows.tensors, None)[:4]
+    x, dy, rstd = rows.tensors[:3]
+    dx = rows.tensors[3] if need_dx else None
     (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
     launch(
         load_kernels(_KERNELS, target.backend).rms_norm_backward_kernel, grid, target, x,
@@ -188,7 +189,8 @@ def _backward_wide(
     offset: float, need_dx: bool, need_dweight: bool,
 ) -> None:  # fmt: skip
     kernels = load_kernels(_KERNELS, target.backend)
-    x, dy, rstd, dx = (*rows.tensors, None)[:4]
+    x, dy, rstd = rows.tensors[:3]
+    dx = rows.tensors[3] if need_dx else None
     (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
     tile = {"num_warps": plan.num_warps, "n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols}
     if need_dx:

@@ -1,4 +1,4 @@
-"""Argument checks shared by the operators. Each raises before anything is launched or written, naming argument, value and what is allowed."""
+"""Argument checks shared by the operators: each names the argument, what came and what is allowed, before anything is launched."""
 
 from __future__ import annotations
 

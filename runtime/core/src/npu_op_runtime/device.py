@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -78,14 +78,14 @@ def target_of(tensor: torch.Tensor) -> Target:
     raise NotImplementedError(f"no kernels for device {kind!r}; allowed: npu, cuda, cpu")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _cuda_target(index: int) -> Target:
     return Target("cuda", torch.cuda.get_device_properties(index).multi_processor_count, 0)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _npu_target(index: int) -> Target:
-    npu = torch.npu
+    npu: Any = torch.npu  # type: ignore[attr-defined]  # added by torch_npu
     soc = get_soc(npu.get_device_name(index))
     # The live driver knows of disabled cores; the table is the fallback for torch_npu versions without the field.
     cores = getattr(npu.get_device_properties(index), "vector_core_num", soc.vector_cores)

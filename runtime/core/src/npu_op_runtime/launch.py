@@ -14,7 +14,7 @@ from .stack import triton_problem
 from .tiling import MAX_GRID
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load_kernels(module: str, backend: str) -> ModuleType:
     """The kernel module of an operator, imported at the first launch so that packages import without Triton.
 
@@ -44,7 +44,7 @@ def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *ar
     if programs > MAX_GRID:
         raise ValueError(f"programs must be at most {MAX_GRID} on the NPU (got {programs})")
     if anchor.device.type == "npu":
-        with torch.npu.device(anchor.device):
+        with torch.npu.device(anchor.device):  # type: ignore[attr-defined]  # added by torch_npu
             kernel[(programs,)](*args, **constants)
     else:
         kernel[(programs,)](*args, **constants)

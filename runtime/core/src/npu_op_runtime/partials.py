@@ -15,10 +15,11 @@ def sum_partials(partials: torch.Tensor, dtype: torch.dtype, target: Target) -> 
     out = torch.empty(width, dtype=dtype, device=partials.device)
     if count == 0:
         return out.zero_()
-    block = min(plan_flat(target, (Buffer(4, streamed=True), Buffer(4), Buffer(4, streamed=True))).block, _block_for(width, target.cores))
+    fits = plan_flat(target, (Buffer(4, streamed=True), Buffer(4), Buffer(4, streamed=True))).block
+    block = min(fits, _block_for(width, target.cores))
     kernels = load_kernels("npu_op_runtime.partials_kernel", target.backend)
-    tiles = -(-width // block)
-    launch(kernels.sum_partials_kernel, programs(target, tiles, persistent=False), target, partials, partials, out, count, width, BLOCK=block)
+    grid = programs(target, -(-width // block), persistent=False)
+    launch(kernels.sum_partials_kernel, grid, target, partials, partials, out, count, width, BLOCK=block)
     return out
 
 

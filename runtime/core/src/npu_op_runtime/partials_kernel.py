@@ -16,6 +16,6 @@ def sum_partials_kernel(PARTIALS, OUT, count, width, BLOCK: tl.constexpr):
         columns = tile * BLOCK + tl.arange(0, BLOCK)
         inside = columns < width
         total = tl.zeros((BLOCK,), tl.float32)
-        for row in range(0, count):
+        for row in range(count):
             total += tl.load(PARTIALS + tl.cast(row, tl.int64) * width + columns, mask=inside, other=0.0)
         tl.store(OUT + columns, total.to(OUT.dtype.element_ty), mask=inside)

@@ -47,7 +47,9 @@ def reference_gradients(
     formula: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor | None, ...], gradient: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
     """Gradients of `formula(*inputs)` by autograd through the reference, for the inputs that are `needed` (None elsewhere)."""
-    with torch.enable_grad():
+    # A dispatch mode (opcheck, FlopCounterMode, selective checkpointing) calls the op with autograd switched off in the dispatcher.
+    recording = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
+    with torch.enable_grad(), recording:
         leaves = [None if tensor is None else tensor.detach().requires_grad_(need) for tensor, need in zip(inputs, needed)]
         wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
         found = iter(torch.autograd.grad(formula(*leaves), wanted, gradient))

@@ -48,12 +48,14 @@ def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
     lead = tensors[0].shape[:-1]
     if all(tensor.is_contiguous() for tensor in tensors):
         return Rows(1, math.prod(lead), tuple((0, tensor.shape[-1]) for tensor in tensors), tensors, dense=True)
-    order = sorted(range(len(lead)), key=lambda dim: -tensors[0].stride(dim))
+    order = sorted(range(len(lead)), key=tensors[0].stride, reverse=True)
     sorted_views = [tensor.permute(*order, -1) for tensor in tensors]
     views = [view if _rows_contiguous(view) else view.contiguous() for view in sorted_views]
     merged = _merge(views)
     if len(merged) > 2:
-        warnings.warn(f"copying tensors of shape {tuple(tensors[0].shape)}: their rows need {len(merged)} strides, kernels take 2", stacklevel=2)
+        warnings.warn(
+            f"copying tensors of shape {tuple(tensors[0].shape)}: their rows need {len(merged)} strides, kernels take 2", stacklevel=2
+        )
         views = [view.contiguous() for view in sorted_views]
         merged = _merge(views)
     (outer, outer_strides), (inner, inner_strides) = [(1, (0,) * len(views))] * (2 - len(merged)) + merged

@@ -75,7 +75,8 @@ def _triton() -> Iterator[Finding]:
     else:
         yield Finding("ok", f"triton-ascend {ascend}" if ascend else f"triton {community}")
     if ascend and _numpy_too_new():
-        yield Finding("problem", f"numpy {version_of('numpy')}: the interpreter of triton-ascend 3.2.0 needs numpy < 2.4", "pip install 'numpy<2.4'")
+        what = f"numpy {version_of('numpy')}: the interpreter of triton-ascend 3.2.0 needs numpy < 2.4"
+        yield Finding("problem", what, "pip install 'numpy<2.4'")
 
 
 def _numpy_too_new() -> bool:
@@ -99,7 +100,8 @@ def _torch_npu() -> Iterator[Finding]:
     try:
         importlib.import_module("torch_npu")
     except Exception as error:  # whatever its loader raises is what the user must read
-        yield Finding("problem", f"torch-npu {installed} does not import: {error}", "match torch, torch-npu and CANN by torch-npu's version table")
+        remedy = "match torch, torch-npu and CANN by torch-npu's version table"
+        yield Finding("problem", f"torch-npu {installed} does not import: {error}", remedy)
     else:
         yield Finding("ok", f"torch-npu {installed}")
 

@@ -82,7 +82,7 @@ class FlatPlan:
     num_warps: int = 4
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: tuple[Buffer, ...]) -> RowPlan:
     """Tile for rows of `n_cols` elements: whole rows if `resident` buffers fit, else column tiles with the `tiled` buffers.
 
@@ -105,7 +105,7 @@ def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: 
     return _column_tiles(target, n_cols, granule, tiled)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
     """Block of an element-wise kernel over contiguous memory with these buffers, all of extent "tile"."""
     if target.backend == "cuda":
@@ -113,7 +113,7 @@ def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
     return FlatPlan(_round_down(_elements_that_fit(target, buffers), 256))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def plan_blocks(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
     """Tile of an element-wise kernel over strided rows of `n_cols`: as `plan_flat`, in even column pieces, several rows if short."""
     if target.backend == "cuda":
@@ -150,7 +150,7 @@ def _elements_that_fit(target: Target, buffers: tuple[Buffer, ...]) -> int:
 
 
 def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> int:
-    rows = max(1, _MAX_TILE_ELEMENTS // cols)
+    rows = max(2, _MAX_TILE_ELEMENTS // cols)
     while rows > 1 and not _fits(target, rows, cols, buffers):
         rows -= 1
     return rows if _fits(target, rows, cols, buffers) else 0

@@ -1,0 +1,51 @@
+"""Launches an element-wise kernel over tensors of one shape: flat over memory where their layouts agree, by rows otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .device import target_of
+from .launch import launch, load_kernels
+from .rows import rows_of
+from .tiling import Buffer, plan_blocks, plan_flat, programs
+
+
+def launch_elementwise(
+    module: str, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], buffers: tuple[Buffer, ...], **constants: Any
+) -> None:
+    """Launches `<name>_kernel(*tensors, elements, BLOCK)` or, for strided tensors, `<name>_rows_kernel`.
+
+    The rows kernel takes `(*tensors, outer, inner, (outer stride, row stride) of each tensor, n_cols, ROWS, COLS)`.
+    `constants` go to either. Outputs may be inputs (in place). Empty tensors launch nothing.
+    """
+    tensors = (*inputs, *outputs)
+    first = tensors[0]
+    if first.numel() == 0:
+        return
+    target = target_of(first)
+    kernels = load_kernels(module, target.backend)
+    if all(tensor.stride() == first.stride() for tensor in tensors) and _dense(first):
+        flat = plan_flat(target, buffers)
+        grid = programs(target, -(-first.numel() // flat.block), persistent=False)
+        kernel = getattr(kernels, f"{name}_kernel")
+        launch(kernel, grid, target, first, *tensors, first.numel(), num_warps=flat.num_warps, BLOCK=flat.block, **constants)
+        return
+    n_cols = first.shape[-1]
+    plan = plan_blocks(target, n_cols, buffers)
+    rows = rows_of(inputs, outputs)
+    launch(
+        getattr(kernels, f"{name}_rows_kernel"), programs(target, plan.blocks(rows.outer, rows.inner, n_cols), persistent=False),
+        target, first, *rows.tensors, rows.outer, rows.inner, *rows.flat_strides,
+        num_warps=plan.num_warps, n_cols=n_cols, ROWS=plan.rows, COLS=plan.cols, **constants,
+    )  # fmt: skip
+    rows.write_back()
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill one block of memory, in whatever order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    return tensor.permute(*sorted(range(tensor.dim()), key=tensor.stride, reverse=True)).is_contiguous()

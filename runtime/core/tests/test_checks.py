@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.dtypes import compute_dtype, require_dtype
+
+
+def test_messages_name_argument_value_and_allowed():
+    with pytest.raises(TypeError, match=r"x must be a torch.Tensor \(got list\)"):
+        require_tensor("x", [1])
+    with pytest.raises(TypeError, match=r"x must have dtype float16 or bfloat16 or float32 \(got float64\)"):
+        require_dtype("x", torch.empty(1, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"weight must have shape \(3,\) \(got \(2,\)\)"):
+        require_shape("weight", torch.empty(2), (3,))
+    with pytest.raises(ValueError, match=r"weight must be on cpu like x \(got meta\)"):
+        require_same_device(x=torch.empty(1), bias=None, weight=torch.empty(1, device="meta"))
+    with pytest.raises(ValueError, match=r"casting must be one of 'a', 'b' \(got 'c'\)"):
+        require_choice("casting", "c", ("a", "b"))
+
+
+def test_compute_dtype_keeps_the_oracle_in_fp64():
+    assert compute_dtype(torch.bfloat16) == torch.float32
+    assert compute_dtype(torch.float64) == torch.float64

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from npu_op_runtime.device import interpreting
 from npu_op_runtime.soc import GATE_SOCS
 from npu_op_runtime.stack import triton_problem
@@ -44,7 +45,7 @@ class Mode:
 EAGER = Mode("eager", "cpu", kernels=False)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def available_modes() -> tuple[Mode, ...]:
     """What can run here. TRITON_INTERPRET=1 turns every kernel of the process into an interpreted one, so nothing else can then."""
     if interpreting():

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from npu_op_runtime.spec import Case, OperatorSpec
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from npu_op_runtime.spec import Case, OperatorSpec
 
 from .execution import EAGER, Mode
 from .inputs import Inputs
@@ -135,46 +136,88 @@ class _OnlyFp64(TorchDispatchMode):
         return result
 
 
-def run(
-    spec: OperatorSpec,
-    case: Case,
-    upstream: Mapping[str, torch.Tensor],
-    *,
-    function: Callable[..., Any] | None = None,
-    mode: Mode = EAGER,
-    seed: int = 0,
-    frozen: Collection[str] = (),
-    prepare: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
-) -> dict[str, torch.Tensor | None]:
-    """Outputs and gradients of one call of the operator.
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator, ready to run: its inputs, the inputs that get a gradient, and the incoming gradients.
 
-    Args:
-        upstream: incoming gradients, `Reference.upstream`.
-        function: what to call instead of the spec's function (a peer, a compiled one).
-        frozen: arguments that require no gradient.
-        prepare: lays out each input and incoming gradient anew, with the same values.
+    `upstream` None stands for unwritten memory like each output, where only launches matter.
     """
-    made = spec.make_inputs(case, Inputs(mode.device, seed))
-    inputs = {name: prepare(value) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
-    incoming = {name: prepare(value.to(mode.device)) for name, value in upstream.items()}
-    with mode.enter():
-        done = forward(function or spec.function, case, inputs, wanted(spec, case, inputs, frozen))
-        different = [name for name, value in incoming.items() if _unlike(done.outputs.get(name), value)]
-        # No gradient can flow into an output of another shape: the oracle names it.
-        gradients = {} if different else done.backward(incoming)
-    return {**done.outputs, **gradients}
+
+    case: Case
+    inputs: dict[str, Any]
+    wanted: tuple[str, ...]
+    upstream: dict[str, torch.Tensor] | None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor that the operator is given."""
+        return [value for value in (*self.inputs.values(), *(self.upstream or {}).values()) if isinstance(value, torch.Tensor)]
+
+    def run(self, function: Callable[..., Any]) -> dict[str, torch.Tensor | None]:
+        """Outputs and gradients."""
+        done = forward(function, self.case, self.inputs, self.wanted)
+        upstream = random_upstream(done.outputs, seed=0, empty=True) if self.upstream is None else self.upstream
+        if any(_unlike(done.outputs.get(name), gradient) for name, gradient in upstream.items()):
+            return done.outputs  # no gradient can flow into an output of another shape: the oracle names it
+        return {**done.outputs, **done.backward(upstream)}
 
 
 def _unlike(output: torch.Tensor | None, gradient: torch.Tensor) -> bool:
     return output is None or output.shape != gradient.shape or output.dtype != gradient.dtype
 
 
+def prepared(
+    spec: OperatorSpec,
+    case: Case,
+    upstream: Mapping[str, torch.Tensor],
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    frozen: Collection[str] = (),
+    layout: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+) -> Call:
+    """The call of a case with fresh inputs.
+
+    Args:
+        upstream: incoming gradients, `Reference.upstream`.
+        frozen: arguments that require no gradient.
+        layout: lays out each input and incoming gradient anew, with the same values.
+    """
+    made = spec.make_inputs(case, Inputs(device, seed))
+    inputs = {name: layout(value) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
+    incoming = {name: layout(value.to(device)) for name, value in upstream.items()}
+    return Call(case, inputs, wanted(spec, case, inputs, frozen), incoming)
+
+
+def unwritten(spec: OperatorSpec, case: Case) -> Call:
+    """The call of a case on memory that is never touched, to see what it launches."""
+    inputs = spec.make_inputs(case, Inputs(empty=True))
+    return Call(case, inputs, wanted(spec, case, inputs), None)
+
+
 def evaluate(
-    spec: OperatorSpec, case: Case, *, mode: Mode = EAGER, seed: int = 0, frozen: Collection[str] = (), **options: Any
+    spec: OperatorSpec,
+    case: Case,
+    *,
+    function: Callable[..., Any] | None = None,
+    mode: Mode = EAGER,
+    seed: int = 0,
+    frozen: Collection[str] = (),
+    layout: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
 ) -> list[Verdict]:
-    """The oracle's verdict on every output and gradient of a case; further options are those of `run`."""
+    """The oracle's verdict on every output and gradient of a case.
+
+    Args:
+        function: what to judge instead of the spec's function (a peer, a compiled one).
+        mode: where it runs.
+        seed: of inputs and incoming gradients.
+        frozen, layout: as in `prepared`.
+    """
     reference = reference_results(spec, case, device=mode.device, seed=seed, frozen=frozen)
-    return reference.judge(run(spec, case, reference.upstream, mode=mode, seed=seed, frozen=frozen, **options))
+    call = prepared(spec, case, reference.upstream, device=mode.device, seed=seed, frozen=frozen, layout=layout)
+    with mode.enter():
+        actual = call.run(function or spec.function)
+    return reference.judge(actual)
 
 
 def with_dims(case: Case, **dims: int) -> Case:

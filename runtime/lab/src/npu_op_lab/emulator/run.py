@@ -1,0 +1,114 @@
+"""The context in which an ordinary call of an operator runs on the emulated chip."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from npu_op_runtime.soc import Soc, get_soc
+
+from ..compiler import Launch, offline
+from . import costs
+from .eager import AtenRecorder, EagerTiming, eager_timing
+from .findings import Finding
+from .kernel import EmulatedLaunch, KernelTiming
+
+
+class FaultyKernel(RuntimeError):
+    """The emulator found faults; `findings` holds them."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("\n".join(str(finding) for finding in findings))
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Modelled time of everything that ran within the context, under one ceiling.
+
+    Attributes:
+        kernels: the Triton kernels, in order.
+        aten: PyTorch's own kernels between them, by the generous eager model.
+        seconds: all of them, one after another, with a launch cost for each.
+    """
+
+    kernels: list[KernelTiming]
+    aten: EagerTiming
+    seconds: float
+
+
+class Emulation:
+    """What ran within `emulate`.
+
+    Attributes:
+        soc: the row of the SoC table.
+        launches: the launches of Triton kernels that ran.
+    """
+
+    def __init__(self, soc: Soc, ceiling: costs.Ceiling) -> None:
+        self.soc = soc
+        self.launches: list[EmulatedLaunch] = []
+        self._ceiling: costs.Ceiling = ceiling
+        self._recorder = AtenRecorder()
+
+    def time(self, ceiling: costs.Ceiling | None = None) -> RunTime:
+        """Modelled time under a ceiling (the context's own by default)."""
+        ceiling = ceiling or self._ceiling
+        kernels = [launch.timing(ceiling) for launch in self.launches]
+        aten = eager_timing(self._recorder.kernels, self.soc, ceiling)
+        launches = len(kernels) * costs.table()["launch_seconds"]
+        return RunTime(kernels, aten, sum(kernel.seconds for kernel in kernels) + launches + aten.seconds)
+
+    @functools.cached_property
+    def kernels(self) -> list[KernelTiming]:
+        """Modelled time of each launch under the context's ceiling; ask after the context has ended."""
+        return self.time().kernels
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """Modelled time of everything under the context's ceiling; ask after the context has ended."""
+        return self.time().seconds
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The faults found so far, one per kind, kernel and line."""
+        return list(dict.fromkeys(finding for launch in self.launches for finding in launch.findings))
+
+
+@contextmanager
+def emulate(
+    soc: str = "Ascend910B4", *, values: bool = True, checks: bool = True, faults: str = "raise", ceiling: costs.Ceiling = "measured"
+) -> Iterator[Emulation]:
+    """Within it, Triton kernels and npu-op operators called on CPU tensors are compiled for `soc` and run by the emulator.
+
+    Make the inputs outside: PyTorch's own kernels within the context are part of the modelled time.
+
+    Args:
+        soc: a name of the SoC table.
+        values: compute results; False follows only addresses, sizes and control flow, so that large shapes take no time, and
+            leaves in the outputs what was in their memory.
+        checks: with values: look for UB bytes read before they are written, races and deadlocks of the pipes, races of programs in GM.
+        faults: "raise" raises at the end what the checks found, "collect" leaves it in `findings`.
+        ceiling: the bandwidth that `kernels` and `seconds` are modelled with, "measured" or "cann" (see `costs.gm_bandwidth`).
+
+    Raises:
+        ValueError: unknown `soc`, `faults` or `ceiling`.
+        FaultyKernel: at the end, with the findings.
+        OutOfBounds: from the call, an access outside a tensor's storage.
+        NotImplementedError: from the call, an operation that the emulator does not cover, or a kernel for the cube core.
+    """
+    if faults not in ("raise", "collect"):
+        raise ValueError(f"faults must be 'raise' or 'collect' (got {faults!r})")
+    row = get_soc(soc)
+    costs.gm_bandwidth(row, ceiling)
+    emulation = Emulation(row, ceiling)
+
+    def on_launch(launch: Launch) -> None:
+        emulation.launches.append(EmulatedLaunch(launch, row, values=values, checks=checks))
+
+    with offline(soc, on_launch), emulation._recorder:
+        yield emulation
+    if faults == "raise" and emulation.findings:
+        raise FaultyKernel(emulation.findings)

@@ -79,6 +79,16 @@ def _gather_once(X, Index, Y, n_rows, BN: tl.constexpr):
 
 
 @triton.jit
+def _column_sums(X, Y, n_rows, n_cols, BN: tl.constexpr):
+    for start in range(tl.program_id(0) * BN, n_cols, tl.num_programs(0) * BN):
+        cols = start + tl.arange(0, BN)
+        total = tl.zeros((BN,), tl.float32)
+        for row in range(n_rows):
+            total += tl.load(X + row * n_cols + cols, mask=cols < n_cols, other=0.0)
+        tl.store(Y + cols, total, mask=cols < n_cols)
+
+
+@triton.jit
 def _column_block(X, Y, n_rows, stride, BM: tl.constexpr, BN: tl.constexpr):
     cols = tl.arange(0, BN)
     for start in range(tl.program_id(0) * BM, n_rows, tl.num_programs(0) * BM):
@@ -315,6 +325,17 @@ def test_a_scalar_synchronisation_per_trip_is_found():
     found = report(launches[0].kernel)
     assert found.hot_loops[0].scalar_syncs > 0 and not found.scalar_loops
     assert any("between the scalar unit and other pipes per trip" in violation for violation in check(found))
+
+
+def test_nested_loops_are_reported_each_and_the_innermost_that_loads_is_hot():
+    x = torch.empty(64, 4096)
+    with offline(B4) as launches:
+        _column_sums[(4,)](x, torch.empty(4096), 64, 4096, BN=1024)
+    found = report(launches[0].kernel)
+    outer, inner = found.loops
+    assert [(loop.depth, loop.hot, loop.bytes_in, loop.bytes_out) for loop in (outer, inner)] == [(0, False, 0, 4096), (1, True, 4096, 0)]
+    assert inner.line == f"test_compiler.py:{_line_of(_column_sums, 'for row in')}" and inner.vector_ops == {"vadd": 1}
+    assert check(found) == []
 
 
 def test_a_piece_ends_where_memory_does():

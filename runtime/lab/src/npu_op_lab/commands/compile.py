@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from npu_op_runtime.soc import GATE_SOCS, get_soc
 
@@ -33,22 +34,10 @@ compiled and reported, not executed.
 Exit status 1 on a violation: double buffering lost on a streaming loop, a scalar loop or a scalar synchronisation per
 trip in it, UB overflow, a kernel that does not compile."""
 
-_COLUMNS = (
-    "kernel",
-    "SoC",
-    "cases",
-    "UB KiB",
-    "UB %",
-    "hot loop",
-    "buffers",
-    "in KiB",
-    "out KiB",
-    "piece B",
-    "vector",
-    "scalar",
-    "syncs",
-    "s",
-)
+_COLUMNS = ("kernel", "SoC", "cases", "UB %", "hot loop", "buffers", "KiB in", "KiB out", "piece B", "vector", "syncs", "scalar loops")
+_LEGEND = """\
+Read from the compiled IR, per trip of a whole tile; nothing was executed. buffers: taking turns, of each load;
+piece: contiguous bytes of the largest transfer; vector: operations; syncs: waits of or on the scalar unit."""
 
 
 def add(subparsers: Any) -> None:
@@ -88,12 +77,15 @@ def run(options: argparse.Namespace) -> int:
         options.json.write_text(json.dumps([_as_json(report) for report in reports], indent=1) + "\n")
     console = Console()
     console.print(_table(reports))
-    console.print(
-        "Read from the compiled IR, per trip of a whole tile; s: seconds of the vendor's compiler, measured. Nothing was executed."
-    )
-    violations = sorted({violation for report in reports for violation in report.violations})
-    for violation in violations:
-        console.print("VIOLATION", violation, style="red", markup=False)
+    console.print(_LEGEND)
+    console.print(_summary(reports), highlight=False)
+    violations = defaultdict(list)
+    for report in reports:
+        for violation in report.violations:
+            violations[violation].append(report.case)
+    for violation, cases in sorted(violations.items()):
+        where = f"(case {_in_cases(cases)})" if any(cases) else ""
+        console.print("VIOLATION", violation, where, style="red", markup=False, soft_wrap=True)
     return 1 if violations else 0
 
 
@@ -127,35 +119,42 @@ def _as_json(report: CaseReport) -> dict[str, Any]:
     return {**asdict(report), "kernels": [{**asdict(kernel), "double_buffered": kernel.double_buffered} for kernel in report.kernels]}
 
 
+def _summary(reports: list[CaseReport]) -> str:
+    seconds = [kernel.seconds for kernel in {kernel.key: kernel for report in reports for kernel in report.kernels}.values()]
+    return (
+        f"{len(reports)} calls, {len(seconds)} kernels; the vendor's compiler took {sum(seconds):.1f} s in all, "
+        f"{max(seconds, default=0.0):.2f} s for the slowest kernel (measured, when each was compiled)"
+    )
+
+
 def _table(reports: list[CaseReport]) -> Table:
-    """A row per hot loop of each distinct kernel."""
-    table = Table(*_COLUMNS)
-    cases = defaultdict(list)
+    """A row per hot loop of each kernel; kernels that differ by the SoC alone share it."""
+    found = defaultdict(list)
     for report in reports:
         for kernel in report.kernels:
-            cases[kernel.key].append(report.case)
-    kernels = {kernel.key: kernel for report in reports for kernel in report.kernels}
-    for key, kernel in kernels.items():
-        first, *others = cases[key]
-        cells = [kernel.kernel, kernel.soc, f"{first} +{len(others)}" if others else first]
-        cells += [f"{kernel.ub_bytes / 1024:.1f}", f"{100 * kernel.ub_share:.0f}"]
+            found[repr((kernel.kernel, kernel.ub_bytes, kernel.loops))].append((kernel, report.case))
+    everywhere = {report.soc for report in reports}
+    table = Table(*(Column(name, overflow="fold") for name in _COLUMNS))
+    for same in found.values():
+        kernel = same[0][0]
+        socs = {other.soc for other, _ in same}
+        where = f"all {len(socs)}" if socs == everywhere and len(socs) > 1 else ", ".join(sorted(socs))
+        cells = [kernel.kernel, where, _in_cases(list(dict.fromkeys(case for _, case in same))), f"{100 * kernel.ub_share:.0f}"]
+        scalar = str(len(kernel.scalar_loops))
         for loop in kernel.hot_loops:
-            table.add_row(*cells, *_loop_cells(loop), str(len(kernel.scalar_loops)), str(loop.scalar_syncs), f"{kernel.seconds:.2f}")
-            cells = [""] * len(cells)
+            table.add_row(*cells, *_loop_cells(loop), scalar)
+            cells, scalar = [""] * len(cells), ""
         if not kernel.hot_loops:
-            table.add_row(*cells, "none", *[""] * 5, str(len(kernel.scalar_loops)), "", f"{kernel.seconds:.2f}")
+            table.add_row(*cells, "none", *[""] * (len(_COLUMNS) - len(cells) - 2), scalar)
     return table
 
 
+def _in_cases(names: Sequence[str]) -> str:
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else names[0]
+
+
 def _loop_cells(loop: LoopReport) -> list[str]:
-    """Hot loop, buffers of each load, KiB in and out, smallest DMA piece, vector operations."""
     buffers = "/".join(str(transfer.buffers) for transfer in loop.transfers if transfer.direction == "in")
-    pieces = min(transfer.piece_bytes for transfer in loop.transfers)
-    return [
-        loop.line,
-        buffers,
-        f"{loop.bytes_in / 1024:.1f}",
-        f"{loop.bytes_out / 1024:.1f}",
-        str(pieces),
-        str(sum(loop.vector_ops.values())),
-    ]
+    largest = max(loop.transfers, key=lambda transfer: transfer.bytes)
+    kib = [f"{moved / 1024:.1f}" for moved in (loop.bytes_in, loop.bytes_out)]
+    return [loop.line, buffers, *kib, str(largest.piece_bytes), str(sum(loop.vector_ops.values())), str(loop.scalar_syncs)]

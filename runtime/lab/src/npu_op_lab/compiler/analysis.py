@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from npu_op_runtime.soc import get_soc
 
@@ -237,20 +237,42 @@ def _shapes(op: Operation) -> tuple[tuple[int, ...], tuple[int, ...]]:
     raise NotImplementedError(f"{name_of(op)} at {_line(op)}: neither side has a bounded size")
 
 
-def _buffers(value: SSAValue, loop: Operation) -> set[int]:
-    """Addresses of the on-chip buffers that `value` takes from trip to trip of `loop`."""
+def _buffers(value: SSAValue, loop: Operation, seen: frozenset[SSAValue] = frozenset()) -> set[int]:
+    """Addresses of the on-chip buffers that take turns as `value` from trip to trip of `loop`."""
+    if value in seen:
+        return set()
+    seen |= {value}
+    if isinstance(value, BlockArgument):
+        # Argument 0 of a for is the induction variable; a buffer carried by another loop is one buffer to this one.
+        owner = value.owner.parent_op()
+        first = _buffers(_carried(owner, value.index - 1), loop, seen)
+        return first | _buffers(_last(value.owner).operands[value.index - 1], loop, seen) if owner is loop else first
     op = value.owner
-    if isinstance(op, Block):
-        raise NotImplementedError(f"loop at {_line(loop)}: a buffer that is carried from trip to trip")
+    assert isinstance(op, Operation) and isinstance(value, OpResult)
     kind = name_of(op)
     if kind in _VIEWS:
-        return _buffers(op.operands[0], loop)
+        return _buffers(op.operands[0], loop, seen)
     if kind == "hivm.hir.pointer_cast":
         return set(_addresses(op))
-    if kind == "arith.select":
-        first, second = (_buffers(choice, loop) for choice in op.operands[1:])
+    if kind == "scf.for":
+        return _buffers(_carried(op, value.index), loop, seen)
+    if kind in ("arith.select", "scf.if"):
+        choices = op.operands[1:] if kind == "arith.select" else [_last(region.block).operands[value.index] for region in op.regions]
+        first, second = (_buffers(choice, loop, seen) for choice in choices)
         return first | second if _varies(op.operands[0], loop) else first
     raise NotImplementedError(f"{kind} at {_line(op)}: not known as the source of a buffer")
+
+
+def _carried(loop: Operation | None, index: int) -> SSAValue:
+    """What a loop starts carrying from trip to trip at `index`."""
+    if loop is None or name_of(loop) != "scf.for":
+        raise NotImplementedError(f"a buffer that {name_of(loop) if loop else 'a block'} carries: not known as the source of a buffer")
+    return loop.operands[3 + index]  # after the bounds and the step
+
+
+def _last(block: Block) -> Operation:
+    assert block.last_op is not None
+    return block.last_op
 
 
 def _varies(value: SSAValue, loop: Operation) -> bool:

@@ -6,7 +6,6 @@ import functools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
 
@@ -80,10 +79,10 @@ def vector_cycles(op: Op) -> Callable[[tuple[Any, ...]], int]:
 
     def cycles(args: tuple[Any, ...]) -> int:
         views = [arg for arg in args[:3] if isinstance(arg, View)]
-        elements = max(view.elements for view in views)
+        elements: int = max(view.elements for view in views)
         bits = max(BITS[view.dtype] for view in views)
         pieces = max(view.runs()[0] for view in views)
-        busy = math.ceil(elements * bits / 8 / rate) + piece * (pieces - 1)
+        busy: int = math.ceil(elements * bits / 8 / rate) + piece * (pieces - 1)
         if kind == "reduce":
             kept = math.prod(args[1].sizes)
             # Each fold of the tree waits for the one before it.
@@ -91,15 +90,6 @@ def vector_cycles(op: Op) -> Callable[[tuple[Any, ...]], int]:
         return max(busy, 1)
 
     return cycles
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A transfer between GM and UB: bytes of HBM and of L2 that it moves, and cycles that no bandwidth shortens."""
-
-    hbm: float
-    l2: float
-    fixed: int
 
 
 def transfer_bytes(view: View) -> tuple[int, int]:

@@ -61,13 +61,14 @@ def to_int(values: Array, dtype: str, mode: str) -> Array:
     limits = np.iinfo(target)
     # 2^63 is not a float64 short of overflow: compare in float64 and let the integer limits answer.
     with np.errstate(invalid="ignore"):
-        result = np.where(np.isnan(rounded), 0, rounded).clip(limits.min, limits.max).astype(target)
+        result: Array = np.where(np.isnan(rounded), 0, rounded).clip(limits.min, limits.max).astype(target)
     result[rounded >= limits.max] = limits.max
     return result
 
 
 def _away(values: Array) -> Array:
-    return np.copysign(np.floor(np.abs(values) + 0.5), values)
+    away: Array = np.copysign(np.floor(np.abs(values) + 0.5), values)
+    return away
 
 
 def _odd(values: Array) -> Array:

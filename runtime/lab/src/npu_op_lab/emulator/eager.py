@@ -19,16 +19,21 @@ from npu_op_runtime.soc import Soc, get_soc
 from ..watch import ThroughOps
 from . import costs
 
-# Allocations and metadata: no kernel runs, or (detach, views) nothing moves.
+# Allocations and metadata: no kernel runs.
 _FREE = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided _unsafe_view lift_fresh alias is_same_size sym_size sym_stride sym_numel "
-    "sym_storage_offset set_ resize_ _has_compatible_shallow_copy_type".split()
+    (
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_", "lift_fresh", "_unsafe_view"),
+        *("is_same_size", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_has_compatible_shallow_copy_type"),
+    )
 )
-# Written without being read: their first argument, or their like-argument, moves no bytes in.
+# Write their result and read nothing.
 _WRITE_ONLY = frozenset(
-    "zeros zeros_like new_zeros zero_ ones ones_like new_ones full full_like new_full fill_ arange rand_like randn_like uniform_ normal_".split()
+    (
+        *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "fill_"),
+        *("arange", "rand_like", "randn_like", "uniform_", "normal_"),
+    )
 )
-_CUBE = frozenset("mm bmm addmm baddbmm addbmm dot mv addmv convolution _scaled_mm linear".split())
+_CUBE = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "dot", "mv", "addmv", "convolution", "_scaled_mm", "linear"))
 
 
 @dataclass(frozen=True)

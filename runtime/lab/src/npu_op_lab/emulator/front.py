@@ -26,7 +26,9 @@ def read_program(text: str) -> Program:
     names = [_plain(function.properties["sym_name"]) for function in functions]
     cores = [_plain(function.attributes.get("hivm.func_core_type")) for function in functions]
     if cores != ["AIV"]:
-        raise NotImplementedError(f"{', '.join(names)}: core type {', '.join(map(str, cores))} is not covered, only vector kernels (AIV) are")
+        raise NotImplementedError(
+            f"{', '.join(names)}: core type {', '.join(map(str, cores))} is not covered, only vector kernels (AIV) are"
+        )
     block = _Reader().block(functions[0].regions[0].blocks[0])
     return Program(names[0], block, hashlib.sha256(text.encode()).hexdigest()[:16])
 

@@ -13,7 +13,7 @@ from .chip import Chip, CoreTime, core_classes
 from .findings import Finding
 from .hazards import gm_hazards, ub_hazards
 from .machine import Machine
-from .timeline import ProgramTime, Stall
+from .timeline import ProgramTime, Stall, longest_first
 from .trace import Trace
 from .translate import Event, Translated, translate
 
@@ -198,4 +198,4 @@ def _merge(stalls: list[Stall]) -> list[Stall]:
     for stall in stalls:
         key = stall.pipe, stall.where, stall.cause
         merged[key] = merged.get(key, 0.0) + stall.cycles
-    return sorted((Stall(*key, cycles) for key, cycles in merged.items()), key=lambda stall: (-stall.cycles, stall.pipe, stall.where))
+    return longest_first(Stall(*key, cycles) for key, cycles in merged.items())

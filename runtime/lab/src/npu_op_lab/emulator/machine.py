@@ -84,7 +84,7 @@ class Machine:
 
     def _arguments(self, arguments: list[Any]) -> Iterator[Any]:
         memories: dict[int, Memory] = {}
-        types = [value for value in self.kernel.argument_types]
+        types = self.kernel.argument_types
         for position, (argument, type_) in enumerate(zip(arguments, types, strict=False)):
             if isinstance(argument, torch.Tensor):
                 if not isinstance(type_, MemRefType):
@@ -318,7 +318,8 @@ class Machine:
     # Checks.
 
     def _touch(self, trace: Trace, reads: list[View], writes: list[View]) -> None:
-        trace.touched.append((len(trace.events), [r for view in reads for r in _ranges(view)], [r for view in writes for r in _ranges(view)]))
+        read, written = ([span for view in views for span in _ranges(view)] for views in (reads, writes))
+        trace.touched.append((len(trace.events), read, written))
 
     def _must_be_written(self, view: View, op: Op) -> None:
         valid = view.valid()
@@ -330,8 +331,8 @@ class Machine:
         if not _inside(view):
             low, high = view.span()
             raise OutOfBounds(
-                f"{self.kernel.name} at {op.where or 'an unknown line'}: {op.name} of program {self._program} touches bytes {low} to {high} of "
-                f"{view.memory.name}, whose storage has {view.memory.size}"
+                f"{self.kernel.name} at {op.where or 'an unknown line'}: {op.name} of program {self._program} touches bytes "
+                f"{low} to {high} of {view.memory.name}, whose storage has {view.memory.size}"
             )
 
     def report(self, kind: str, where: str, message: str) -> None:

@@ -59,8 +59,8 @@ def tensor_memory(tensor: torch.Tensor, name: str) -> tuple[Memory, int]:
     storage = tensor.untyped_storage()
     data = None
     if tensor.device.type == "cpu" and not isinstance(tensor, torch._subclasses.FakeTensor):
-        data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()  # type: ignore[call-overload]
-    return Memory(name, storage.nbytes(), data), tensor.storage_offset() * tensor.element_size()
+        data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return Memory(name, storage.nbytes(), data), int(tensor.storage_offset()) * tensor.element_size()
 
 
 class View:

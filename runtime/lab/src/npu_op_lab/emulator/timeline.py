@@ -8,7 +8,7 @@ cycles, then its HBM bytes at the rate the chip grants a stream (never above the
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from . import costs
@@ -209,6 +209,11 @@ def _result(state: _Clocks, events: list[Event], shown: list[Slice]) -> ProgramT
         state.totals[4],
         state.totals[5],
         state.totals[6],
-        sorted((Stall(*key, cycles) for key, cycles in stalls.items()), key=lambda stall: (-stall.cycles, stall.pipe, stall.where, stall.cause)),
+        longest_first(Stall(*key, cycles) for key, cycles in stalls.items()),
         shown,
     )
+
+
+def longest_first(stalls: Iterable[Stall]) -> list[Stall]:
+    """Stalls by length; equal ones in a fixed order."""
+    return sorted(stalls, key=lambda stall: (-stall.cycles, stall.pipe, stall.where, stall.cause))

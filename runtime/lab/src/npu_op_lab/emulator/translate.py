@@ -99,7 +99,10 @@ class _Translator:
         body = self._block(self._program.block, loop=False)
         header = [f"o{index} = bound[{index}]" for index in range(len(self._events))]
         text = "\n".join(
-            [f"def kernel(bound, trips, pid, {', '.join(self._names[value] for value in args)}):", *(f"    {line}" for line in header + body)]
+            [
+                f"def kernel(bound, trips, pid, {', '.join(self._names[value] for value in args)}):",
+                *(f"    {line}" for line in header + body),
+            ]
         )
         space = {**HELPERS, **{f"k{index}": value for index, value in enumerate(self._constants)}, "views": views}
         exec(compile(text, f"<{self._program.name}>", "exec"), space)
@@ -136,7 +139,7 @@ class _Translator:
         elif name in _DMA or name in _SYNC or name in _SCALAR_ACCESS or name.startswith("hivm.hir.v") or name == "hivm.hir.copy":
             self._event(op)
         elif name not in _NOTHING:
-            raise NotImplementedError(f"{self._program.name}: operation {name} at {op.where or 'an unknown line'} is not covered by the emulator")
+            raise self._uncovered(op)
 
     def _for(self, op: Op) -> None:
         lower, upper, step, *initial = op.operands
@@ -264,7 +267,7 @@ class _Translator:
             case "hivm.hir.pointer_cast":
                 kind = op.results[0].memref
                 if len(args) != 1 or None in kind.shape:
-                    raise NotImplementedError(f"{op.name} at {op.where} with several addresses or a run-time shape is not covered by the emulator")
+                    raise self._uncovered(op, "with several addresses or a run-time shape ")
                 return f"views.pointer_cast({args[0]}, {kind.shape}, {kind.strides}, {kind.dtype!r})"
             case "memref.reinterpret_cast":
                 source, offsets, sizes, strides = self._mixed(op)
@@ -284,7 +287,7 @@ class _Translator:
                 return args[0]
             case "memref.dim":
                 return f"{args[0]}.sizes[{args[1]}]"
-        raise NotImplementedError(f"{self._program.name}: operation {op.name} at {op.where or 'an unknown line'} is not covered by the emulator")
+        raise self._uncovered(op)
 
     def _mixed(self, op: Op) -> tuple[str, list[str], list[str], list[str]]:
         """Source, offsets, sizes and strides of a view operation, static entries as numbers, dynamic ones as names."""
@@ -293,6 +296,10 @@ class _Translator:
         for key, values in zip(("static_offsets", "static_sizes", "static_strides"), dynamic, strict=True):
             parts.append([str(entry) for entry in views.fill(op.attrs[key], [self._text(value) for value in values])])  # type: ignore[misc]
         return self._text(source), parts[0], parts[1], parts[2]
+
+    def _uncovered(self, op: Op, what: str = "") -> NotImplementedError:
+        where = op.where or "an unknown line"
+        return NotImplementedError(f"{self._program.name}: operation {op.name} {what}at {where} is not covered by the emulator")
 
     # Names.
 

@@ -217,8 +217,6 @@ def _copy(op: Op) -> Callable[[tuple[Any, ...]], None]:
     return lambda args: _write(args[1], _read(args[0]))
 
 
-
-
 _MAKERS: Mapping[str, Callable[[Op], Callable[[tuple[Any, ...]], None]]] = {
     "vadd": _binary(np.add),
     "vsub": _binary(np.subtract),

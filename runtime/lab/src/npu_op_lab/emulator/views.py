@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .memory import UB, View
 
@@ -25,9 +26,7 @@ def reinterpret_cast(source: View, offset: int, sizes: tuple[int, ...], strides:
     return View(source.memory, source.base, offset, sizes, strides, source.dtype)
 
 
-def subview(
-    source: View, offsets: Sequence[int], sizes: Sequence[int], steps: Sequence[int], kept: tuple[int, ...] | None = None
-) -> View:
+def subview(source: View, offsets: Sequence[int], sizes: Sequence[int], steps: Sequence[int], kept: tuple[int, ...] | None = None) -> View:
     """A strided box of the source; `kept` lists the axes that a rank-reducing subview keeps."""
     offset = source.offset
     strides = []
@@ -72,7 +71,7 @@ def expand_shape(source: View, groups: Sequence[Sequence[int]], sizes: tuple[int
     return View(source.memory, source.base, source.offset, sizes, tuple(strides), source.dtype)
 
 
-def strided_metadata(source: View) -> tuple[View, int, *tuple[int, ...]]:
+def strided_metadata(source: View) -> tuple[Any, ...]:
     """The base as a view of one element, then offset, sizes and strides."""
     base = View(source.memory, source.base, 0, (), (), source.dtype)
     return (base, source.offset, *source.sizes, *source.strides)

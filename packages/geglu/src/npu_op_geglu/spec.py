@@ -26,7 +26,7 @@ def _cases() -> Iterator[Case]:
     yield _case("packed-odd-width", 37, 123, layout="packed")
     yield _case("packed-erf", 16, 512, layout="packed", options={"approximate": "none"})
     yield _case("packed-wide", 5, 14336, layout="packed")
-    yield _case("inplace-backward", 64, 1376, options={"inplace_backward": True}, tags=frozenset({"values", "mutates"}))
+    yield _case("inplace-backward", 64, 1376, options={"inplace_backward": True}, tags=frozenset({"values", "inplace"}))
     yield _case("one-row", 1, 1376)
     yield _case("width-1", 50, 1)
     yield _case("many-tiles", 600, 1376)

@@ -11,7 +11,7 @@ from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
-from npu_op_runtime.registration import reference_gradients, register_op
+from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import Rows, rows_of
 from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
 
@@ -66,6 +66,10 @@ def rms_norm(
         return rms_norm_reference(x, weight, eps, offset=offset, casting=casting)
     if chosen == "vendor":
         return rms_norm_vendor(x, weight, eps, offset=offset, casting=casting)
+    return rms_norm_differentiable(x, weight, eps, offset, casting)
+
+
+def _differentiable(x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str) -> torch.Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
         return _RMSNorm.apply(x, weight, eps, offset, casting)
     return rms_norm_forward(x, weight, eps, offset, casting, False)[0]
@@ -239,4 +243,9 @@ rms_norm_backward = register_op(
     kernel=_backward_kernel,
     reference=_backward_reference,
     fake=_backward_fake,
+)
+rms_norm_differentiable = register_composite(
+    "npu_op_rmsnorm",
+    "rms_norm(Tensor x, Tensor? weight, Scalar eps, Scalar offset, str casting) -> Tensor",
+    _differentiable,
 )

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_op_geglu import GEGLUMLP, geglu, geglu_packed, geglu_packed_reference, geglu_reference
+from npu_op_geglu.spec import SPEC
+from npu_op_lab.battery import OperatorBattery
+
+
+class TestBattery(OperatorBattery):
+    spec = SPEC
+
+
+def test_packed_is_gate_then_up():
+    gate, up = torch.randn(3, 8), torch.randn(3, 8)
+    assert torch.equal(geglu_packed_reference(torch.cat([gate, up], dim=-1)), geglu_reference(gate, up))
+
+
+def test_mlp_is_gemmas():
+    """GemmaMLP, written out: down(act(gate(x)) * up(x)) with gelu_pytorch_tanh, under the same parameter names."""
+    mlp, x = GEGLUMLP(16, 40), torch.randn(3, 16)
+    expected = mlp.down_proj(torch.nn.functional.gelu(mlp.gate_proj(x), approximate="tanh") * mlp.up_proj(x))
+    torch.testing.assert_close(mlp(x), expected)
+    assert set(mlp.state_dict()) == {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
+
+
+def test_inplace_backward_reuses_the_buffers():
+    gate, up = (torch.randn(4, 32) for _ in range(2))
+    leaves = [t.clone().requires_grad_() for t in (gate, up)]
+    wanted = torch.autograd.grad(geglu(*leaves).sum(), leaves)
+    doubled = [leaf * 1.0 for leaf in leaves]
+    pointers = [t.data_ptr() for t in doubled]
+    seen = []
+    for t in doubled:
+        t.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+    gradients = torch.autograd.grad(geglu(*doubled, inplace_backward=True).sum(), leaves)
+    assert sorted(seen) == sorted(pointers)
+    for gradient, expected in zip(gradients, wanted):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_inplace_backward_declares_its_writes():
+    schema = torch.ops.npu_op_geglu.backward_.default._schema
+    assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["gate", "up"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    (
+        (([1.0], torch.ones(1)), {}, TypeError, r"gate must be a torch.Tensor \(got list\)"),
+        ((torch.ones(2), None), {}, TypeError, r"up must be a torch.Tensor \(got NoneType\)"),
+        ((torch.ones(2, dtype=torch.int8), torch.ones(2)), {}, TypeError, r"gate must have dtype .* \(got int8\)"),
+        ((torch.ones(2), torch.ones(2, dtype=torch.float16)), {}, TypeError, r"up must have dtype float32 \(got float16\)"),
+        ((torch.ones(2, 4), torch.ones(4)), {}, ValueError, r"up must have shape \(2, 4\) \(got \(4,\)\)"),
+        ((torch.ones(2), torch.ones(2, device="meta")), {}, ValueError, r"up must be on cpu like gate \(got meta\)"),
+        ((torch.ones(2), torch.ones(2)), {"approximate": "erf"}, ValueError, r"approximate must be one of 'tanh', 'none' \(got 'erf'\)"),
+    ),
+)
+def test_wrong_arguments_are_named(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        geglu(*arguments, **options)
+
+
+def test_packed_needs_two_halves():
+    with pytest.raises(ValueError, match=r"x must have an even last dimension, gate \| up \(got shape \(2, 5\)\)"):
+        geglu_packed(torch.ones(2, 5))
+
+
+def test_vendor_says_why_it_cannot_run():
+    with pytest.raises(NotImplementedError, match="torch_npu.npu_geglu takes gate | up in one tensor; use geglu_packed"):
+        geglu(torch.ones(2), torch.ones(2), implementation="vendor")
+    with pytest.raises(NotImplementedError, match=r"it needs an NPU tensor \(got cpu\)"):
+        geglu_packed(torch.ones(2), implementation="vendor")

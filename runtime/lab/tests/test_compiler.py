@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import triton.language as tl
 from triton.backends import backends
 from triton.runtime import driver
 
-from npu_op_lab.compiler import CompileError, Launch, UbOverflow, check, offline, report
+from npu_op_lab.compiler import CompileError, Launch, UbOverflow, check, offline, report, requirements
 from npu_op_lab.compiler.driver import AscendBackend
 from npu_op_lab.compiler.ir import SourceLine, device_functions, name_of, parse, source_line
 from npu_op_runtime import device
@@ -195,6 +196,16 @@ def test_ub_overflow_names_kernel_soc_and_bits_also_from_the_cache():
         assert caught.value.required_bits > caught.value.available_bits == 1572864
 
 
+def test_the_ub_in_use_is_what_the_compiler_says_it_needs():
+    x = torch.empty(4096)
+    with offline(B4) as launches:
+        _specialised[(1,)](x, 4096, BLOCK=8192, multibuffer=False)
+        with pytest.raises(UbOverflow) as caught:
+            _specialised[(1,)](x, 4096, BLOCK=65536, multibuffer=False)
+    # Every buffer grows with the tile, so the overflow tells what eight times the tile takes.
+    assert 8 * report(launches[0].kernel).ub_bytes == caught.value.required_bits // 8
+
+
 def test_another_refusal_names_kernel_soc_and_line():
     x = torch.empty(512, dtype=torch.float64)
     where = rf'test_compiler.py":{_line_of(_product, "tl.store")}:'
@@ -213,6 +224,21 @@ def test_what_cannot_be_compiled_is_refused_by_name(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET"), offline(B4):
         pass
+
+
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        ("ascendnpuir", r"needs ascendnpu-ir: pip install 'npu-op-lab\[compiler\]'"),
+        ("triton", r"needs triton-ascend: pip install"),
+        ("triton.backends.ascend", r"`triton` is installed .* pip uninstall -y triton triton-ascend && pip install"),
+    ],
+)
+def test_a_missing_part_of_the_stack_is_named_with_its_remedy(monkeypatch, absent, message):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find_spec(name))
+    with pytest.raises(ImportError, match=message):
+        importlib.reload(requirements)
 
 
 def test_a_second_process_compiles_nothing(tmp_path):

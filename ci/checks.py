@@ -29,7 +29,7 @@ def files(root: Path) -> Iterator[str]:
         if found in operators(root):
             sources = ("__init__", "kernel", "op", "module", "reference", "spec")
             expected += [f"src/{found.module}/{name}.py" for name in sources]
-            expected += [f"tests/test_{found.short}.py", f"benchmarks/bench_{found.short}.py"]
+            expected.append(f"tests/test_{found.short}.py")
         for name in expected:
             if not (found.folder / name).exists():
                 yield f"{found.folder / name}: missing"

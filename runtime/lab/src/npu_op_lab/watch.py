@@ -108,11 +108,11 @@ def _sources(call: OpCall) -> list[torch.Tensor]:
 
 
 _BAND = 1 << 16  # bytes on each side; a multiple of every alignment that a device asks for
-_CANARY = 0xA5
+_CANARY = 0xFF  # NaN in every floating dtype, so that reading a band shows too
 
 
 class GuardedMemory(ThroughOps):
-    """Every tensor that is allocated within lies between two bands of known bytes, and holds NaN where nothing was written.
+    """Every tensor that is allocated within lies between two bands of NaN, and holds NaN where nothing was written.
 
     `broken_bands` tells, after the call, where something was written outside of a tensor.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -86,17 +85,13 @@ def check_no_host_sync(spec: OperatorSpec, case: Case, mode: Mode) -> None:
                 call.run(spec.function)
             assert not syncs.found, f"reads values on the host: {', '.join(syncs.found)}"
         else:
-            _without_syncs(mode, functools.partial(call.run, spec.function))
-
-
-def _without_syncs(mode: Mode, run: functools.partial[object]) -> None:
-    device = getattr(torch, mode.kind)
-    run()  # compiles, which may wait
-    device.set_sync_debug_mode("error")
-    try:
-        run()
-    finally:
-        device.set_sync_debug_mode("default")
+            device = getattr(torch, mode.kind)
+            call.run(spec.function)  # compiles, which may wait
+            device.set_sync_debug_mode("error")
+            try:
+                call.run(spec.function)
+            finally:
+                device.set_sync_debug_mode("default")
 
 
 def _call(spec: OperatorSpec, case: Case, mode: Mode, **options: Any) -> Call:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any
 
 import torch
 
@@ -58,8 +57,5 @@ def _features(spec: OperatorSpec, case: Case) -> Iterator[Hashable]:
     yield "layout", case.layout
     yield from (("option", name, value) for name, value in case.options.items())
     yield from (("tag", tag) for tag in case.tags)
-    yield from (("argument", name, _kind(value)) for name, value in spec.make_inputs(case, Inputs(empty=True)).items())
-
-
-def _kind(value: Any) -> Hashable:
-    return value.dtype if isinstance(value, torch.Tensor) else type(value)
+    for name, value in spec.make_inputs(case, Inputs(empty=True)).items():
+        yield "argument", name, value.dtype if isinstance(value, torch.Tensor) else type(value)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,6 +14,11 @@ from npu_op_lab.passes import evaluate, named, reference_results
 from npu_op_runtime.spec import DTYPES
 
 from .toy import CASES, toy
+
+
+class Loss(NamedTuple):
+    loss: torch.Tensor
+    z_loss: torch.Tensor | None
 
 
 def verdict(actual, base, gold, terms=1):
@@ -112,21 +118,21 @@ def test_none_is_right_only_where_the_reference_gives_none():
 
 
 @given(
-    scale=st.floats(2**-6, 2**6),
+    power=st.integers(-6, 6),
     rows=st.integers(0, 20),
     width=st.integers(1, 50),
-    dtype=st.sampled_from(sorted(DTYPES)),
+    dtype=st.sampled_from(list(DTYPES.values())),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-def test_the_verdict_does_not_depend_on_scale(scale, rows, width, dtype, seed):
+def test_the_verdict_does_not_depend_on_scale(power, rows, width, dtype, seed):
     """A power of two on every tensor changes nothing."""
-    power = 2.0 ** round(math.log2(scale))
+    scale = 2.0**power
     generator = torch.Generator().manual_seed(seed)
     gold = torch.randn(rows, width, generator=generator, dtype=torch.float64).clamp(min=2**-6)  # away from subnormals of fp16
-    noise = torch.randn(2, rows, width, generator=generator, dtype=torch.float64) * torch.finfo(DTYPES[dtype]).eps
-    base, actual = ((gold * (1 + noise[i])).to(DTYPES[dtype]) for i in (0, 1))
-    assert verdict(actual, base, gold).passed == verdict(actual * power, base * power, gold * power).passed
+    noise = torch.randn(2, rows, width, generator=generator, dtype=torch.float64) * torch.finfo(dtype).eps
+    base, actual = ((gold * (1 + noise[i])).to(dtype) for i in (0, 1))
+    assert verdict(actual, base, gold).passed == verdict(actual * scale, base * scale, gold * scale).passed
 
 
 def test_a_reference_that_leaves_fp64_is_refused():
@@ -166,4 +172,4 @@ def test_outputs_are_named():
     one, two = torch.ones(1), torch.ones(2)
     assert named(one) == {"output": one}
     assert named((one, two)) == {"output 0": one, "output 1": two}
-    assert set(named(torch.max(two, 0))) == {"values", "indices"} or set(named(torch.max(two, 0))) == {"output 0", "output 1"}
+    assert named(Loss(one, None)) == {"loss": one, "z_loss": None}

@@ -208,7 +208,7 @@ class Machine:
         """
         figures = costs.table()
         moved, pieces = costs.transfer_bytes(view)
-        fixed = figures["dma_latency_in" if inward else "dma_latency_out"] + figures["dma_piece"] * (pieces - 1)
+        fixed = figures["dma_issue_in" if inward else "dma_issue_out"] + figures["dma_piece"] * (pieces - 1)
         key = (id(view.memory), *view.span())
         last = self._seen.get(key)
         self._moved += moved

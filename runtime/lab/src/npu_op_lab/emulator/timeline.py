@@ -1,8 +1,9 @@
 """The time line of one program on one vector core.
 
 The scalar unit issues instructions in program order; the vector, MTE2 and MTE3 pipes each run their queue in order and
-concurrently with one another, held back only by flags, barriers and the depth of their queue. A transfer takes its fixed
-cycles, then its HBM bytes at the rate the chip grants a stream (never above the core's own) and its L2 bytes at the core's rate.
+concurrently with one another, held back only by flags, barriers and the depth of their queue. A transfer holds its pipe for its fixed
+cycles, then for its HBM bytes at the rate the chip grants a stream (never above the core's own) and its L2 bytes at the core's rate;
+its data have arrived a latency later, while the pipe goes on. A vector instruction likewise: its result is there a latency later.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
     latency, barrier, flag, depth = figures["vector_latency"], figures["barrier"], figures["flag"], figures["queue_depth"]
     issue, scalar_op = figures["scalar_issue"], figures["scalar_op"]
     peak = (0.0, 0.0, float(figures["dma_bytes_per_cycle_in"]), float(figures["dma_bytes_per_cycle_out"]))
+    arrival = (0.0, 0.0, float(figures["dma_latency_in"]), float(figures["dma_latency_out"]))
     state = _Clocks()
     shown: list[Slice] = []
     marks: list[tuple[float, list[float], dict[tuple[Pipe, int, Pipe, int], float]]] = []
@@ -135,7 +137,6 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
             state.totals[Pipe.S] += work * scalar_op
         if kind is Kind.VECTOR:
             start = begin(Pipe.V)
-            # Its result is there `latency` later; an instruction that does not depend on it follows without a gap.
             busy = entry[2]
             state.free[Pipe.V] = start + busy
             state.done[Pipe.V] = start + busy + latency
@@ -147,7 +148,8 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
             pipe, hbm, l2, fixed = entry[2:]
             start = begin(pipe)
             busy = fixed + hbm / min(rate(start), peak[pipe]) + l2 / peak[pipe]
-            state.free[pipe] = state.done[pipe] = start + busy
+            state.free[pipe] = start + busy
+            state.done[pipe] = start + busy + arrival[pipe]
             state.totals[pipe] += busy
             state.totals[4 if pipe is Pipe.MTE2 else 5] += hbm
             state.totals[6] += l2

@@ -1,0 +1,84 @@
+"""Small kernels that the emulator's tests run."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def rms_rows(X, Y, n_rows, n_cols: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """RMSNorm without a weight, ROWS rows a tile."""
+    cols = tl.arange(0, BLOCK)
+    for start in range(tl.program_id(0) * ROWS, n_rows, tl.num_programs(0) * ROWS):
+        rows = start + tl.arange(0, ROWS)
+        mask = (rows[:, None] < n_rows) & (cols[None, :] < n_cols)
+        x = tl.load(X + rows[:, None] * n_cols + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        y = x * tl.rsqrt(tl.sum(x * x, axis=1) * (1.0 / n_cols) + 1e-6)[:, None]
+        tl.store(Y + rows[:, None] * n_cols + cols[None, :], y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["n"])
+def double(X, Y, n, BLOCK: tl.constexpr):
+    """y = 2 x over a flat array."""
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(Y + at, tl.load(X + at, mask=at < n, other=0.0) * 2.0, mask=at < n)
+
+
+@triton.jit
+def without_padding(X, Y, n, BLOCK: tl.constexpr):
+    """Reads the lanes that its mask left unwritten, and stores them too (care_padding: triton-ascend 3.2.0)."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at, tl.load(X + at, mask=at < n, care_padding=False) * 2.0)
+
+
+@triton.jit
+def past_the_end(X, Y, BLOCK: tl.constexpr):
+    """Loads BLOCK elements whatever X holds."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at, tl.load(X + at) * 2.0)
+
+
+@triton.jit
+def all_write_row_0(X, Y, BLOCK: tl.constexpr):
+    """Every program stores its row over row 0."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at, tl.load(X + tl.program_id(0) * BLOCK + at) * 2.0)
+
+
+@triton.jit
+def all_add_to_row_0(X, Y, BLOCK: tl.constexpr):
+    """Every program adds its row to row 0, atomically."""
+    at = tl.arange(0, BLOCK)
+    tl.atomic_add(Y + at, tl.load(X + tl.program_id(0) * BLOCK + at))
+
+
+@triton.jit
+def read_a_neighbour(X, BLOCK: tl.constexpr):
+    """Every program reads the row that the next one overwrites."""
+    at = tl.arange(0, BLOCK)
+    row = tl.load(X + (tl.program_id(0) + 1) * BLOCK + at)
+    tl.store(X + tl.program_id(0) * BLOCK + at, row * 2.0)
+
+
+@triton.jit
+def product(A, B, C, SIZE: tl.constexpr):
+    """A matrix product: a kernel for the cube core."""
+    at = tl.arange(0, SIZE)
+    where = at[:, None] * SIZE + at[None, :]
+    tl.store(C + where, tl.dot(tl.load(A + where), tl.load(B + where)))
+
+
+@triton.jit
+def partial_sums(P, OUT, count, width, BLOCK: tl.constexpr):
+    """Column sums, row by row, over several tiles: bishengir-compile 1.2.0 leaves two additions without a barrier between them."""
+    tiles = tl.cdiv(width, BLOCK)
+    each = tl.cdiv(tiles, tl.num_programs(0))
+    first = tl.program_id(0) * each
+    for tile in range(first, tl.minimum(first + each, tiles)):
+        columns = tile * BLOCK + tl.arange(0, BLOCK)
+        total = tl.zeros((BLOCK,), tl.float32)
+        for row in range(count):
+            total += tl.load(P + row * width + columns, mask=columns < width, other=0.0)
+        tl.store(OUT + columns, total, mask=columns < width)

@@ -1,0 +1,115 @@
+"""The time line: what bounds a kernel, that long loops may be cut short, that the same input gives the same time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_op_lab.emulator import Emulation, emulate, trace
+from npu_op_lab.emulator.costs import gm_bandwidth, table
+from npu_op_runtime.soc import get_soc
+
+from . import emulated_kernels as kernels
+
+
+def _rms(n_rows: int, rows: int, soc: str = "Ascend910B4", n_cols: int = 4096, cores: int = 40) -> Emulation:
+    x = torch.empty(n_rows, n_cols, dtype=torch.bfloat16)
+    with emulate(soc, values=False) as run:
+        kernels.rms_rows[(cores,)](x, torch.empty_like(x), n_rows, n_cols, ROWS=rows, BLOCK=n_cols)
+    return run
+
+
+def _double(n: int, block: int, cores: int = 40, soc: str = "Ascend910B4") -> Emulation:
+    with emulate(soc, values=False) as run:
+        kernels.double[(cores,)](torch.empty(n), torch.empty(n), n, BLOCK=block)
+    return run
+
+
+@pytest.mark.parametrize(("rows", "n_cols"), [(1, 4096), (2, 4096), (4, 4096), (2, 1024)])
+def test_a_cut_loop_takes_the_time_of_the_whole_one(rows: int, n_cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = _rms(32768, rows, n_cols=n_cols).kernels[0]
+    monkeypatch.setattr("npu_op_lab.emulator.machine.WARM", 10**9)
+    full = _rms(32768, rows, n_cols=n_cols).kernels[0]
+    assert short.seconds == pytest.approx(full.seconds, rel=0.02)
+    assert short.hbm_in + short.hbm_out == pytest.approx(full.hbm_in + full.hbm_out, rel=1e-9)
+    assert short.busy == pytest.approx(full.busy, rel=0.03)
+
+
+def test_trips_are_cut_in_even_numbers() -> None:
+    # Alternating buffers and flags keep their turn.
+    assert trace.WARM % 2 == trace.MEASURED % 2 == trace.LAST % 2 == 0
+
+
+def test_the_same_input_gives_the_same_time() -> None:
+    assert _rms(5000, 2).seconds == _rms(5000, 2).seconds
+
+
+def test_values_and_timing_only_agree_on_the_time() -> None:
+    x = torch.randn(512, 4096, dtype=torch.bfloat16)
+    with emulate() as run:
+        kernels.rms_rows[(40,)](x, torch.empty_like(x), 512, 4096, ROWS=2, BLOCK=4096)
+    assert run.seconds == _rms(512, 2).seconds
+
+
+def test_a_copy_of_large_tiles_is_bound_by_hbm_and_never_above_the_ceiling() -> None:
+    n = 1 << 26
+    for ceiling in ("cann", "measured"):
+        kernel = _double(n, 8192).time(ceiling).kernels[0]
+        bandwidth = gm_bandwidth(get_soc("Ascend910B4"), ceiling)
+        assert kernel.hbm_in + kernel.hbm_out == 8 * n
+        assert kernel.bound == "HBM"
+        assert 0.9 <= 8 * n / bandwidth / kernel.seconds <= 1.0 + 1e-9
+
+
+def test_small_transfers_are_bound_by_their_latency() -> None:
+    large, small = _double(1 << 24, 8192).kernels[0], _double(1 << 24, 128).kernels[0]
+    assert small.seconds > 3 * large.seconds
+    assert small.bound == "latency"
+
+
+def test_a_scalar_per_row_costs_more_than_a_tile_of_rows() -> None:
+    # One row a tile reduces to a scalar, which the vector pipe has to wait for.
+    one, two = (_rms(8192, rows).time("cann").kernels[0] for rows in (1, 2))
+    assert one.seconds > 1.1 * two.seconds
+    assert one.stalls[0].pipe == "S"
+    assert one.stalls[0].where.startswith("emulated_kernels.py:")
+
+
+def test_one_core_alone_is_not_slowed_by_hbm() -> None:
+    kernel = _double(1 << 20, 8192, cores=1).time("cann").kernels[0]
+    assert kernel.hbm_share < 0.2
+    assert kernel.seconds > 5 * _double(1 << 20, 8192, cores=40).time("cann").kernels[0].seconds
+
+
+def test_more_programs_than_cores_pay_for_their_start() -> None:
+    n = 1 << 22
+    assert _double(n, 1024, cores=4096).kernels[0].seconds > 1.2 * _double(n, 1024, cores=40).kernels[0].seconds
+
+
+def test_a_faster_chip_is_faster() -> None:
+    b4, a3 = (_rms(8192, 2, soc=soc, cores=get_soc(soc).vector_cores).kernels[0].seconds for soc in ("Ascend910B4", "Ascend910_9391"))
+    assert a3 < b4
+
+
+def test_a_run_pays_a_launch_for_each_kernel() -> None:
+    run = _double(1 << 20, 8192)
+    assert run.seconds == run.kernels[0].seconds + table()["launch_seconds"]
+
+
+def test_every_cost_has_its_source() -> None:
+    import json
+    from importlib import resources
+
+    raw = json.loads(resources.files("npu_op_lab.emulator").joinpath("costs.json").read_text())
+    entries = [*(entry for entry in raw.values() if isinstance(entry, dict) and "value" in entry), *raw["vector_bytes_per_cycle"].values()]
+    assert len(entries) > 20
+    assert all(entry["source"] and entry["value"] > 0 for entry in entries)
+
+
+def test_unknown_ceiling_and_soc_are_refused() -> None:
+    with pytest.raises(ValueError, match="ceiling must be 'cann' or 'measured'"), emulate(ceiling="guess"):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(ValueError, match="soc must be one of"), emulate("Ascend310P"):
+        pass
+    with pytest.raises(ValueError, match="no GM rate"), emulate("Ascend910_9599"):
+        pass

@@ -1,0 +1,165 @@
+"""Values of the emulator: whole kernels against PyTorch, conversions and reductions against exact arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npu_op_lab.emulator import OutOfBounds, emulate
+from npu_op_lab.emulator.dtypes import to_float, to_int
+from npu_op_lab.emulator.vector import tree_reduce
+
+from . import emulated_kernels as kernels
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    x = x.double()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n_rows", "n_cols", "rows"), [(64, 4096, 2), (7, 1000, 2), (5, 123, 4), (3, 64, 1)])
+def test_rmsnorm_equals_pytorch(dtype: torch.dtype, n_rows: int, n_cols: int, rows: int) -> None:
+    x = torch.randn(n_rows, n_cols, generator=torch.Generator().manual_seed(0)).to(dtype)
+    y = torch.full_like(x, torch.nan)
+    with emulate("Ascend910B4") as run:
+        kernels.rms_rows[(40,)](x, y, n_rows, n_cols, ROWS=rows, BLOCK=-(-n_cols // 64) * 64)
+    gold = _rms(x)
+    # One rounding of the result, and fp32 arithmetic before it.
+    allowed = gold.abs() * (torch.finfo(dtype).eps / 2 + 8 * torch.finfo(torch.float32).eps) + 1e-7
+    assert ((y.double() - gold).abs() <= allowed).all()
+    assert run.findings == []
+
+
+def test_values_do_not_depend_on_the_soc_and_repeat_bitwise() -> None:
+    x = torch.randn(64, 512)
+    results = []
+    for soc in ("Ascend910B4", "Ascend910_9391", "Ascend910B4"):
+        y = torch.empty_like(x)
+        with emulate(soc):
+            kernels.rms_rows[(40,)](x, y, 64, 512, ROWS=4, BLOCK=512)
+        results.append(y)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_a_strided_tensor_is_read_in_its_own_storage() -> None:
+    wide = torch.randn(3000)
+    y = torch.zeros(1000)
+    with emulate():
+        kernels.double[(4,)](wide[100:1100], y, 1000, BLOCK=512)
+    assert torch.equal(y, wide[100:1100] * 2)
+
+
+def test_what_a_program_does_not_write_stays() -> None:
+    x, y = torch.randn(1000), torch.full((1100,), 7.0)
+    with emulate():
+        kernels.double[(4,)](x, y, 1000, BLOCK=512)
+    assert torch.equal(y[:1000], x * 2)
+    assert (y[1000:] == 7).all()
+
+
+def test_atomic_add_sums_over_programs() -> None:
+    x, y = torch.randint(-8, 8, (6, 512)).float(), torch.zeros(512)
+    with emulate() as run:
+        kernels.all_add_to_row_0[(6,)](x, y, BLOCK=512)
+    assert torch.equal(y, x.sum(0))
+    assert run.findings == []
+
+
+def test_timing_only_leaves_results_alone() -> None:
+    x, y = torch.randn(1000), torch.full((1000,), 7.0)
+    with emulate(values=False) as run:
+        kernels.double[(4,)](x, y, 1000, BLOCK=512)
+    assert (y == 7).all()
+    assert run.seconds > 0
+
+
+def test_a_cube_kernel_is_refused_by_name() -> None:
+    a = torch.randn(64, 64, dtype=torch.float16)
+    with pytest.raises(NotImplementedError, match="product.*only vector kernels"), emulate():
+        kernels.product[(1,)](a, a, torch.empty(64, 64), SIZE=64)
+
+
+def test_out_of_bounds_names_line_and_argument() -> None:
+    with (
+        pytest.raises(OutOfBounds, match=r"past_the_end at emulated_kernels.py:\d+: hivm.hir.load.*argument 0, whose storage has 4000"),
+        emulate(),
+    ):
+        kernels.past_the_end[(1,)](torch.randn(1000), torch.empty(1024), BLOCK=1024)
+
+
+_MODES = st.sampled_from(["rint", "round", "floor", "ceil", "trunc", "odd"])
+_FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-60000, max_value=60000)
+
+
+@given(value=_FLOATS, mode=_MODES, dtype=st.sampled_from(["f16", "bf16"]))
+def test_conversion_to_16_bits_is_exact(value: float, mode: str, dtype: str) -> None:
+    got = to_float(np.array([value], np.float32), dtype, mode)[0]
+    below, above = _neighbours(value, dtype)
+    exact = Fraction(value)
+    if Fraction(float(below)) == exact:
+        assert float(got) == value
+        return
+    toward_zero, away = (below, above) if value > 0 else (above, below)
+    to_below, to_above = exact - Fraction(float(below)), Fraction(float(above)) - exact
+    nearest = below if to_below < to_above else above
+    tie = to_below == to_above
+    expected = {
+        "floor": below,
+        "ceil": above,
+        "trunc": toward_zero,
+        "odd": below if _bits(below) & 1 else above,
+        "rint": nearest if not tie else (above if _bits(below) & 1 else below),
+        "round": nearest if not tie else away,
+    }[mode]
+    assert float(got) == float(expected)
+
+
+def _neighbours(value: float, dtype: str) -> tuple[np.generic, np.generic]:
+    """The largest value of `dtype` not above `value` and the smallest not below."""
+    kind = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}[dtype]
+    every = np.arange(0, 0x10000, dtype=np.uint32).astype(np.uint16).view(kind)
+    numbers = every.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        below, above = np.where(numbers <= value, numbers, -np.inf), np.where(numbers >= value, numbers, np.inf)
+    return every[np.nanargmax(below)], every[np.nanargmin(above)]
+
+
+def _bits(value: np.generic) -> int:
+    return int(np.array([value]).view(np.uint16)[0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("rint", [-2, -2, 0, 0, 2, 2, 3]),
+        ("round", [-3, -2, -1, 1, 2, 3, 3]),
+        ("floor", [-3, -2, -1, 0, 1, 2, 3]),
+        ("ceil", [-2, -1, 0, 1, 2, 3, 4]),
+        ("trunc", [-2, -1, 0, 0, 1, 2, 3]),
+    ],
+)
+def test_conversion_to_integers_rounds_as_named(mode: str, expected: list[int]) -> None:
+    values = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.2], np.float32)
+    assert to_int(values, "i32", mode).tolist() == expected
+
+
+def test_conversion_to_integers_saturates() -> None:
+    values = np.array([np.inf, -np.inf, np.nan, 3e9, -3e9], np.float32)
+    assert to_int(values, "i32", "rint").tolist() == [2**31 - 1, -(2**31), 0, 2**31 - 1, -(2**31)]
+    assert to_int(values, "i64", "rint").tolist() == [2**63 - 1, -(2**63), 0, 3_000_000_000, -3_000_000_000]
+
+
+@given(st.integers(1, 70), st.integers(0, 1))
+def test_tree_sum_of_integers_is_the_sum(length: int, axis: int) -> None:
+    values = np.arange(3 * length, dtype=np.int32).reshape((length, 3) if axis == 0 else (3, length))
+    assert np.array_equal(tree_reduce(values, axis, np.add), values.sum(axis, keepdims=True))

@@ -94,9 +94,9 @@ class Chip:
         times[0].cycles = max(times[0].cycles, sum(time.core.cores * time.hbm for time in times) / self._bandwidth)
         return times, functools.partial(_rate, tuple(steps))
 
-    def slices(self, program_class: int, rate: Callable[[float], float]) -> ProgramTime:
-        """One program with its instructions."""
-        return program_time(self._events, self._traces[program_class], rate, slices=True)
+    def detail(self, program_class: int, rate: Callable[[float], float]) -> ProgramTime:
+        """One program with its instructions and its work by operation."""
+        return program_time(self._events, self._traces[program_class], rate, detail=True)
 
     def _share(self, classes: list[CoreClass]) -> float:
         """The highest rate of a stream at which `classes` together draw no more than the ceiling."""

@@ -128,10 +128,10 @@ class EmulatedLaunch:
             _merge([stall for program in slowest.programs for stall in program.stalls]),
         )
 
-    def slices(self, ceiling: costs.Ceiling) -> ProgramTime:
-        """The first program of the slowest core, instruction by instruction."""
+    def detail(self, ceiling: costs.Ceiling) -> ProgramTime:
+        """The first program of the slowest core, instruction by instruction and by operation."""
         times, rate = self._times(ceiling)
-        return self._chip(ceiling).slices(times[0].core.programs[0], rate)
+        return self._chip(ceiling).detail(times[0].core.programs[0], rate)
 
     def _times(self, ceiling: costs.Ceiling) -> tuple[list[CoreTime], Callable[[float], float]]:
         return self._chip(ceiling).time()

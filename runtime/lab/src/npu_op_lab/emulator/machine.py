@@ -195,13 +195,12 @@ class Machine:
             if trace is not None:
                 if checks:
                     self._touch(trace, [] if inward else [inside], [inside] if inward else [])
-                hbm, l2, fixed = self._traffic(outside, shared, inward)
-                trace.events.append((Kind.TRANSFER, index, pipe, hbm, l2, fixed))
+                trace.events.append((Kind.TRANSFER, index, pipe, *self._traffic(outside, shared, inward)))
 
         return run
 
-    def _traffic(self, view: View, shared: bool, inward: bool) -> tuple[float, float, int]:
-        """Bytes of HBM and of L2 that a transfer moves, and its fixed cycles.
+    def _traffic(self, view: View, shared: bool, inward: bool) -> tuple[float, float, int, int]:
+        """Bytes of HBM and of L2 that a transfer moves, its fixed cycles and its contiguous pieces.
 
         What this program touched before, and not more than L2 holds ago (all cores counted), is in L2; an address that is
         the same for all programs comes from HBM for one of them.
@@ -214,9 +213,9 @@ class Machine:
         self._moved += moved
         self._seen[key] = self._moved
         if last is not None and (self._moved - last) * self._active <= self._l2_bytes:
-            return 0.0, float(moved), fixed
+            return 0.0, float(moved), fixed, pieces
         hbm = moved / self._active if shared and inward else float(moved)
-        return hbm, moved - hbm, fixed
+        return hbm, moved - hbm, fixed, pieces
 
     def _load(self, op: Op) -> Callable[[tuple[Any, ...]], None]:
         mode = op.attrs.get("pad_mode")

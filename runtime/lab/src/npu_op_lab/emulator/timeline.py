@@ -41,6 +41,28 @@ class Slice:
 
 
 @dataclass
+class Work:
+    """What one operation of the program did in all.
+
+    Attributes:
+        pipe, name, where: the pipe, the operation ("load", "vadd") and its source line.
+        times: executions.
+        cycles: that the pipe was busy with them.
+        hbm, l2: bytes moved from or to HBM, and served by L2.
+        pieces: contiguous runs that its transfers were made of.
+    """
+
+    pipe: str
+    name: str
+    where: str
+    times: float
+    cycles: float
+    hbm: float
+    l2: float
+    pieces: float
+
+
+@dataclass
 class ProgramTime:
     """Cycles of one program.
 
@@ -49,7 +71,7 @@ class ProgramTime:
         busy: by pipe name, cycles with an instruction executing ("S": scalar operations and accesses).
         hbm_in, hbm_out, l2: bytes moved.
         stalls: who waited for what, where.
-        slices: the instructions, when asked for.
+        slices, work: the recorded instructions, and all work by operation, when asked for.
     """
 
     cycles: float = 0.0
@@ -59,6 +81,7 @@ class ProgramTime:
     l2: float = 0.0
     stalls: list[Stall] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
 
 
 class Deadlock(Exception):
@@ -81,6 +104,7 @@ class _Clocks:
         self.last = [-1] * len(_PIPES)  # the last event of each pipe
         self.totals = [0.0] * 7  # busy by pipe, HBM in, HBM out, L2
         self.stalls: dict[tuple[Pipe, int, Pipe, int], float] = defaultdict(float)
+        self.work: dict[tuple[Pipe, int, str], float] = defaultdict(float)  # by event, what "Work" counts
 
     def end(self) -> float:
         return max(self.scalar, *self.free, *self.done)
@@ -94,14 +118,14 @@ class _Clocks:
         self.starts = [deque(start + cycles for start in queue) for queue in self.starts]
 
 
-def program_time(events: list[Event], trace: Trace, rate: Callable[[float], float], *, slices: bool = False) -> ProgramTime:
+def program_time(events: list[Event], trace: Trace, rate: Callable[[float], float], *, detail: bool = False) -> ProgramTime:
     """Schedule a recorded program.
 
     Args:
         events: the kernel's events.
         trace: what the program did.
         rate: HBM bytes per cycle that one stream of a core gets at a time (in cycles).
-        slices: also return every recorded instruction.
+        detail: also return `slices` and `work`.
 
     Raises:
         Deadlock: a flag is awaited that nothing sets.
@@ -113,11 +137,13 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
     arrival = (0.0, 0.0, float(figures["dma_latency_in"]), float(figures["dma_latency_out"]))
     state = _Clocks()
     shown: list[Slice] = []
-    marks: list[tuple[float, list[float], dict[tuple[Pipe, int, Pipe, int], float]]] = []
+    marks: list[tuple[float, list[float], dict[tuple[Pipe, int, Pipe, int], float], dict[tuple[Pipe, int, str], float]]] = []
 
-    def show(pipe: Pipe, index: int, start: float, end: float) -> None:
-        op = events[index].op
-        shown.append(Slice(pipe.name, op.name.rpartition(".")[2] if op else "scalar", op.where if op else "", start, end))
+    def note(pipe: Pipe, index: int, start: float, cycles: float, **counts: float) -> None:
+        name, where = _place(events, index)
+        shown.append(Slice(pipe.name, name, where, start, start + cycles))
+        for count, amount in {"times": 1.0, "cycles": cycles, **counts}.items():
+            state.work[pipe, index, count] += amount
 
     def begin(pipe: Pipe) -> float:
         """Issue one instruction; returns when the pipe can start it."""
@@ -142,10 +168,10 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
             state.done[Pipe.V] = start + busy + latency
             state.totals[Pipe.V] += busy
             state.last[Pipe.V] = index
-            if slices:
-                show(Pipe.V, index, start, start + busy)
+            if detail:
+                note(Pipe.V, index, start, busy)
         elif kind is Kind.TRANSFER:
-            pipe, hbm, l2, fixed = entry[2:]
+            pipe, hbm, l2, fixed = entry[2:6]
             start = begin(pipe)
             busy = fixed + hbm / min(rate(start), peak[pipe]) + l2 / peak[pipe]
             state.free[pipe] = start + busy
@@ -154,8 +180,8 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
             state.totals[4 if pipe is Pipe.MTE2 else 5] += hbm
             state.totals[6] += l2
             state.last[pipe] = index
-            if slices:
-                show(pipe, index, start, start + busy)
+            if detail:
+                note(pipe, index, start, busy, hbm=hbm, l2=l2, pieces=entry[6])
         elif kind is Kind.SET:
             source = entry[2][0]
             ready = state.scalar if source is Pipe.S else max(state.done[source], state.free[source])
@@ -180,31 +206,29 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
                 state.free[pipe] = max(state.free[pipe], state.done[pipe]) + barrier
         elif kind is Kind.ACCESS:
             state.last[Pipe.S] = index
-            if slices:
-                show(Pipe.S, index, state.scalar, state.scalar + entry[2])
+            if detail:
+                note(Pipe.S, index, state.scalar, entry[2])
             state.scalar += entry[2]
             state.totals[Pipe.S] += entry[2]
         elif kind is Kind.MARK:
-            marks.append((state.end(), list(state.totals), dict(state.stalls)))
+            marks.append((state.end(), list(state.totals), dict(state.stalls), dict(state.work)))
         elif kind is Kind.SKIP:
             measured, skipped = entry[2:]
-            then, totals, stalls = marks.pop()
+            then, totals, *before = marks.pop()
             times = skipped / measured
             state.shift((state.end() - then) * times)
-            state.totals = [now + (now - before) * times for now, before in zip(state.totals, totals, strict=True)]
-            for key, cycles in state.stalls.items():
-                state.stalls[key] = cycles + (cycles - stalls.get(key, 0.0)) * times
+            state.totals = [now + (now - past) * times for now, past in zip(state.totals, totals, strict=True)]
+            for amounts, past in zip((state.stalls, state.work), before, strict=True):
+                for key, amount in amounts.items():
+                    amounts[key] = amount + (amount - past.get(key, 0.0)) * times
     return _result(state, events, shown)
 
 
 def _result(state: _Clocks, events: list[Event], shown: list[Slice]) -> ProgramTime:
-    def where(index: int) -> str:
-        op = events[index].op if index >= 0 else None
-        return op.where if op else ""
-
     stalls: dict[tuple[str, str, str], float] = defaultdict(float)
     for (target, index, source, cause), cycles in state.stalls.items():
-        stalls[target.name, where(index), f"{source.name} at {where(cause)}" if where(cause) else source.name] += cycles
+        reason = _place(events, cause)[1]
+        stalls[target.name, _place(events, index)[1], f"{source.name} at {reason}" if reason else source.name] += cycles
     return ProgramTime(
         state.end(),
         {pipe.name: state.totals[pipe] for pipe in _PIPES},
@@ -213,7 +237,25 @@ def _result(state: _Clocks, events: list[Event], shown: list[Slice]) -> ProgramT
         state.totals[6],
         longest_first(Stall(*key, cycles) for key, cycles in stalls.items()),
         shown,
+        _work(state, events),
     )
+
+
+def _work(state: _Clocks, events: list[Event]) -> list[Work]:
+    operations = dict.fromkeys((pipe, index) for pipe, index, _ in state.work)
+    return [
+        Work(pipe.name, *_place(events, index), *(state.work.get((pipe, index, count), 0.0) for count in _COUNTS))
+        for pipe, index in operations
+    ]
+
+
+_COUNTS = ("times", "cycles", "hbm", "l2", "pieces")
+
+
+def _place(events: list[Event], index: int) -> tuple[str, str]:
+    """Name and source line of an event's operation."""
+    op = events[index].op if index >= 0 else None
+    return (op.name.rpartition(".")[2], op.where) if op else ("scalar", "")
 
 
 def longest_first(stalls: Iterable[Stall]) -> list[Stall]:

@@ -13,7 +13,7 @@ GUARD_BANDS = next(check for check in CHECKS if check.name == "guard_bands")
 
 
 class TestBattery(OperatorBattery):
-    spec = toy_kernel()
+    spec = toy_kernel("none")
 
 
 def test_the_interpreter_is_the_only_mode():

@@ -74,7 +74,7 @@ def run(check: str, spec: OperatorSpec, mode: Mode) -> None:
 
 @pytest.mark.parametrize("check", [check for check in BY_NAME if modes_of(check) != OFFLINE])
 def test_right_operator_passes(check):
-    run(check, toy(), modes_of(check))
+    run(check, toy("none"), modes_of(check))
 
 
 @pytest.mark.parametrize(("check", "fault", "message"), FAULTS, ids=[f"{check}-{fault}" for check, fault, _ in FAULTS])
@@ -87,7 +87,7 @@ def test_fault_is_caught(check, fault, message):
 
 @pytest.mark.parametrize("check", [check for check in BY_NAME if modes_of(check) == OFFLINE])
 def test_right_kernel_passes(check):
-    run(check, toy_kernel(), OFFLINE)
+    run(check, toy_kernel("none"), OFFLINE)
 
 
 @pytest.mark.parametrize(("check", "fault", "message"), KERNEL_FAULTS, ids=[f"{check}-{fault}" for check, fault, _ in KERNEL_FAULTS])
@@ -104,7 +104,7 @@ def test_class_has_a_test_for_every_check_that_can_run(monkeypatch):
     monkeypatch.setattr(pytest_class, "available_modes", lambda: (EAGER, KERNELS))
 
     class Battery(OperatorBattery):
-        spec = toy()
+        spec = toy("none")
 
         def test_strided(self):
             """Its own."""
@@ -113,7 +113,7 @@ def test_class_has_a_test_for_every_check_that_can_run(monkeypatch):
     assert found == {name for name, check in BY_NAME.items() if check.modes & {"eager", "interpreter"}}
     assert Battery.test_strided.__doc__ == "Its own."
     (mark,) = Battery.test_oracle.pytestmark
-    assert mark.kwargs["ids"] == [f"{case.name}-{mode}" for mode in ("eager", "interpreter") for case in toy().cases]
+    assert mark.kwargs["ids"] == [f"{case.name}-{mode}" for mode in ("eager", "interpreter") for case in toy("none").cases]
 
 
 def test_modes_of_a_process_without_accelerator():

@@ -136,7 +136,7 @@ def test_the_verdict_does_not_depend_on_scale(power, rows, width, dtype, seed):
 
 
 def test_a_reference_that_leaves_fp64_is_refused():
-    spec = replace(toy(), reference=lambda x, weight=None, eps=1e-6: x.float().to(x.dtype) * weight)
+    spec = replace(toy("none"), reference=lambda x, weight=None, eps=1e-6: x.float().to(x.dtype) * weight)
     with pytest.raises(
         TypeError, match=r"reference of toy must compute in float64 for float64 inputs \(aten._to_copy.default gave torch.float32\)"
     ):
@@ -144,27 +144,27 @@ def test_a_reference_that_leaves_fp64_is_refused():
 
 
 def test_evaluate_names_outputs_and_gradients():
-    assert [verdict.name for verdict in evaluate(toy(), CASES[0])] == ["output", "grad of x", "grad of weight"]
-    assert [verdict.name for verdict in evaluate(toy(), CASES[0], frozen=["x"])] == ["output", "grad of weight"]
+    assert [verdict.name for verdict in evaluate(toy("none"), CASES[0])] == ["output", "grad of x", "grad of weight"]
+    assert [verdict.name for verdict in evaluate(toy("none"), CASES[0], frozen=["x"])] == ["output", "grad of weight"]
 
 
 def test_evaluate_judges_any_function():
-    verdicts = evaluate(toy(), CASES[0], function=lambda x, weight, eps=1e-6: x * weight)
+    verdicts = evaluate(toy("none"), CASES[0], function=lambda x, weight, eps=1e-6: x * weight)
     assert [verdict.passed for verdict in verdicts] == [False, False, False]
 
 
 def test_a_result_of_another_shape_is_named_before_its_backward():
-    verdicts = evaluate(toy(), CASES[0], function=lambda x, weight, eps=1e-6: x[:-1] * weight)
+    verdicts = evaluate(toy("none"), CASES[0], function=lambda x, weight, eps=1e-6: x[:-1] * weight)
     assert verdicts[0].reason == "shape (23, 64) came, the reference gives (24, 64)"
 
 
 def test_a_detached_result_has_no_gradient():
-    verdicts = evaluate(toy(), CASES[0], function=lambda x, weight, eps=1e-6: toy().reference(x, weight).detach())
+    verdicts = evaluate(toy("none"), CASES[0], function=lambda x, weight, eps=1e-6: toy("none").reference(x, weight).detach())
     assert [verdict.passed for verdict in verdicts] == [True, False, False]
 
 
 def test_the_largest_tensor_gives_the_terms_of_a_sum():
-    reference = reference_results(toy(), CASES[0])
+    reference = reference_results(toy("none"), CASES[0])
     assert (reference.terms("output"), reference.terms("grad of weight")) == (1, 24)
 
 

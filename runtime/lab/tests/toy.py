@@ -46,8 +46,8 @@ CASES = (
 
 
 @functools.cache
-def toy(fault: str = "none") -> OperatorSpec:
-    """The operator with one fault; "none" is right in every way."""
+def toy(fault: str) -> OperatorSpec:
+    """The operator with one fault, or "none"."""
     return OperatorSpec(
         name="toy",
         cases=CASES[:1] if fault == "one dtype" else CASES,

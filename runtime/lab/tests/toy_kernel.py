@@ -54,8 +54,8 @@ def reference(x: torch.Tensor, scale: float = 1.5) -> torch.Tensor:
 
 
 @functools.cache
-def toy_kernel(fault: str = "none") -> OperatorSpec:
-    """The operator with one fault; forward only."""
+def toy_kernel(fault: str) -> OperatorSpec:
+    """The operator with one fault, or "none"; forward only."""
     rows_per_tile = 4096 if fault == "tile beyond the UB" else 8
 
     def launch(x: torch.Tensor, scale: float) -> torch.Tensor:

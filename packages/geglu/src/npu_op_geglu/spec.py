@@ -71,7 +71,7 @@ def _bench_case(model: Model, tokens: int) -> Case:
 
 
 def _liger(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    from liger_kernel.ops.geglu import LigerGELUMulFunction
+    from liger_kernel.ops import LigerGELUMulFunction
 
     return LigerGELUMulFunction.apply(gate, up)
 

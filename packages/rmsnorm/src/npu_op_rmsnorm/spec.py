@@ -68,7 +68,7 @@ def _bench_case(model: Model, tokens: int) -> Case:
 
 
 def _liger(x: torch.Tensor, weight: torch.Tensor | None, eps: float = 1e-6, *, offset: float = 0.0, casting: str = "llama") -> torch.Tensor:
-    from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+    from liger_kernel.ops import LigerRMSNormFunction
 
     return LigerRMSNormFunction.apply(x, weight, eps, offset, casting, False)
 

@@ -96,7 +96,9 @@ class OperatorSpec:
         differentiable: the arguments that get a gradient when they are floating tensors.
         traffic: the minimum bytes of a case.
         bench_case: the benchmark case for a model at a number of tokens.
-        peers: other implementations by name ("liger", "vendor"), same arguments as `function`; import inside the function.
+        bench_variants: calls that the benchmark reports apart, by the name of their row, each a change of the bench case.
+        peers: other implementations by name ("liger", "vendor"), same arguments as `function`; import inside the function, Liger's
+            classes from `liger_kernel.ops`, where Liger puts those of the device at hand.
         rows: the key of `Case.dims` that counts rows, tokens or batch: no kernel is compiled again when it changes.
         free_dims: other keys of `Case.dims` that may take any value of a range, whatever the rest: `{"H": range(1, 9000)}`.
         socs: the SoCs that the compile gate covers.
@@ -110,6 +112,7 @@ class OperatorSpec:
     differentiable: tuple[str, ...]
     traffic: Callable[[Case], Traffic]
     bench_case: Callable[[Model, int], Case]
+    bench_variants: Mapping[str, Callable[[Case], Case]] = field(default_factory=dict)
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     rows: str = "T"
     free_dims: Mapping[str, range] = field(default_factory=dict)

@@ -44,6 +44,16 @@ def liger_ascend(module: str) -> ModuleType:
         return import_module(f"{_ASCEND}.ops.{module}")
 
 
+def ascend_operators() -> dict[str, Any]:
+    """What Liger puts into `liger_kernel.ops` on an NPU, by name.
+
+    Raises:
+        ImportError: Liger-Kernel is not installed.
+    """
+    package = sys.modules[str(liger_ascend("rms_norm").__package__)]
+    return {name: getattr(package, name) for name in package.__all__}
+
+
 @contextmanager
 def _stand_ins() -> Iterator[None]:
     """The UB size, and the module of tile operations that triton-ascend has from 3.2.1 on, only while Liger imports them."""

@@ -1,0 +1,137 @@
+"""Records of a run: complete, valid by the schema, and without figures where the oracle refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from rich.console import Console
+
+from npu_op_lab.bench import MODES, BadRecords, Outcome, points_of, read, run, write
+from npu_op_lab.bench.records import cells, schema
+from npu_op_lab.bench.sources import significant
+from npu_op_lab.bench.table import tables
+from npu_op_runtime.spec import Case
+
+from .bench_fakes import FakeBackend, spec, zeros
+
+
+def _run(**changes: object) -> Outcome:
+    points = points_of(spec(**changes), ["llama_3_8b", "deepseek_v3"], [8, 16])
+    return run(FakeBackend(), points, ["ours", "eager", "liger", "vendor"], MODES)
+
+
+def _text(outcome: Outcome) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for table in tables(outcome.records):
+        console.print(table)
+    return console.export_text()
+
+
+def test_every_record_is_valid_by_the_published_schema() -> None:
+    Draft202012Validator.check_schema(schema())
+    validator = Draft202012Validator(schema())
+    records = _run().records
+    # providers x models x modes x (speed, memory)
+    assert len(records) == 3 * 2 * 4 * 2
+    for record in records:
+        validator.validate(json.loads(json.dumps(asdict(record))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"basis": "guessed"},
+        {"y_values_50": [-1.0, 1.0]},
+        {"kernel_operation_mode": "sideways"},
+        {"verified": False},
+        {"x_values": [], "y_values_50": []},
+    ],
+)
+def test_schema_refuses(change: dict[str, object]) -> None:
+    record = asdict(_run().records[0]) | change
+    assert list(Draft202012Validator(schema()).iter_errors(record))
+
+
+def test_records_come_back_from_a_file(tmp_path: Path) -> None:
+    records = _run().records
+    write(records, tmp_path / "new" / "records.jsonl")
+    assert read(tmp_path / "new" / "records.jsonl") == records
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line 1: no JSON"),
+        ('{"kernel_name": "geglu"}\n', "line 1: the record: .* is a required property"),
+        ("", "holds no record"),
+        (None, "No such file"),
+    ],
+)
+def test_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(BadRecords, match=message) as raised:
+        read(file)
+    assert str(file) in str(raised.value)
+
+
+def test_roof_share_is_least_bytes_at_the_roof_over_time() -> None:
+    record = next(record for record in _run().records if record.kernel_operation_mode == "backward" and record.metric_name == "speed")
+    # 3 tensors of 8 x 64 bf16 at 1 TB/s; ours takes 8 us
+    assert record.bytes is not None and record.bytes[0] == 3 * 8 * 64 * 2
+    assert record.roof_share is not None and record.roof_share[0] == pytest.approx(3 * 8 * 64 * 2 / 1e12 / 8e-6)
+
+
+def test_refused_provider_has_no_figure_and_the_rest_goes_on() -> None:
+    outcome = _run(peers={"liger": zeros})
+    liger = [record for record in outcome.records if record.kernel_provider == "liger"]
+    assert liger and not any(record.verified or record.y_values_50 for record in liger)
+    assert all(record.verified for record in outcome.records if record.kernel_provider != "liger")
+    assert not any(cell.record.kernel_provider == "liger" for cell in cells(outcome.records))
+    assert any("liger" in failure and "output: max error" in failure for failure in outcome.failed)
+    assert "3.00×" in _text(outcome) and "2.00×" not in _text(outcome)
+
+
+def test_absent_and_failing_providers_are_noted_once() -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such\nkernel")
+
+    outcome = _run(peers={"liger": broken})
+    assert "vendor: this machine has no vendor" in outcome.notes
+    assert "liger at llama_3_8b-T8: RuntimeError: no such" in outcome.notes
+    assert {record.kernel_provider for record in outcome.records} == {"ours", "eager"}
+    assert len(outcome.notes) == len(set(outcome.notes))
+
+
+def test_table_shows_times_ratios_roof_and_where() -> None:
+    text = _text(_run())
+    assert "toy, bfloat16: measured on Fake 1" in text
+    assert "0.024 [0.0216–0.0288] (3.00×)" in text  # eager, 8 tokens
+    assert "least bytes at 1000 GB/s (made up)" in text
+
+
+def test_unknown_model_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="model must be one of llama_3_8b, .*got gpt_9"):
+        points_of(spec(), ["llama_3_8b", "gpt_9"], [8])
+
+
+def test_variants_are_rows_of_their_own() -> None:
+    def wider(case: Case) -> Case:
+        return replace(case, dims={**case.dims, "H": 128})
+
+    points = points_of(spec(bench_variants={"narrow": lambda case: case, "wide": wider}), ["llama_3_8b"], [8])
+    assert [(point.kernel, point.case.dims["H"]) for point in points] == [("narrow", 64), ("wide", 128)]
+
+
+def test_comments_and_docstrings_are_not_significant() -> None:
+    one = 'def f(x):\n    """Says."""\n    # why\n    return x + 1  # more\n'
+    other = 'def f(x):\n    """Says\n    otherwise."""\n\n    return x + 1\n'
+    assert significant(one) == significant(other)
+    assert significant(one) != significant(one.replace("+ 1", "+ 2"))
+    assert significant('x = "# not a comment"\n') == 'x = "# not a comment"'

@@ -176,6 +176,17 @@ def test_socs_in_one_process_are_kept_apart():
     assert '"VECTOR_CORE_COUNT", 40' in b4.ir and '"VECTOR_CORE_COUNT", 48' in b1.ir
 
 
+def test_the_same_kernel_gives_the_same_text(tmp_path, monkeypatch):
+    texts = set()
+    for folder in ("a", "b"):
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / folder))
+        _rows.cache.clear()
+        with offline(B4) as launches:
+            _launch_rows()
+        texts.add(launches[0].kernel.ir)
+    assert len(texts) == 1
+
+
 def test_everything_is_restored_even_after_an_error():
     before = (driver.active, dict(backends), dict(os.environ))
     with pytest.raises(ZeroDivisionError), offline(B4):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ _LOOPS = ("scf.for", "scf.while")
 _VIEWS = ("memref.subview", "memref.collapse_shape", "memref.expand_shape", "memref.cast", "memref.reinterpret_cast")
 # Operations that move data between GM and a core's own memory.
 _TRANSFERS = ("hivm.hir.load", "hivm.hir.store", "hivm.hir.nd2nz", "hivm.hir.fixpipe", "hivm.hir.copy")
+
+# The only words of the IR in which SoCs of one generation differ when their tiles are the same.
+_CORES = re.compile(r'("\w+_CORE_COUNT",) \d+')
 
 
 @dataclass(frozen=True)
@@ -126,18 +131,25 @@ def report(kernel: CompiledKernel) -> KernelReport:
     Raises:
         NotImplementedError: the IR holds a buffer or a size that the report cannot follow; the message names operation and line.
     """
-    functions = device_functions(parse(kernel.ir))
-    ub_bytes = max(map(_ub_bytes, functions))
+    ub_bytes, loops = _read(_CORES.sub(r"\1 0", kernel.ir))
     return KernelReport(
         kernel=kernel.name,
         soc=kernel.soc,
         key=kernel.key,
         ub_bytes=ub_bytes,
         ub_share=ub_bytes / get_soc(kernel.soc).ub_bytes,
-        loops=tuple(_loop_report(op) for function in functions for op in function.walk() if name_of(op) in _LOOPS),
+        loops=loops,
         retries=kernel.notes,
         seconds=kernel.seconds,
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _read(ir: str) -> tuple[int, tuple[LoopReport, ...]]:
+    """UB bytes and loops; parsing takes longer than compiling, and SoCs of one generation mostly share the code."""
+    functions = device_functions(parse(ir))
+    loops = (_loop_report(op) for function in functions for op in function.walk() if name_of(op) in _LOOPS)
+    return max(map(_ub_bytes, functions)), tuple(loops)
 
 
 def _ub_bytes(function: Operation) -> int:

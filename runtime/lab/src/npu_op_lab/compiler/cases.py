@@ -61,22 +61,22 @@ def compile_cases(
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     pool = ProcessPoolExecutor(min(jobs or os.cpu_count() or 1, len(work)), mp_context=get_context("spawn"))
     with pool, Progress(*columns, transient=True) as progress:
-        return list(progress.track(pool.map(_compile_case, *zip(*work, strict=True)), total=len(work), description="compiling"))
+        done = progress.track(pool.map(_compile_case, *zip(*work, strict=True)), total=len(work), description="compiling cases")
+        return [report for reports in done for report in reports]
 
 
 def plan_cases(
     operators: Sequence[str], socs: Sequence[str] | None = None, cases: Sequence[str] | None = None
-) -> list[tuple[str, str, str]]:
-    """The (operator, case, SoC) triples that `compile_cases` compiles.
+) -> list[tuple[str, str, tuple[str, ...]]]:
+    """The (operator, case, SoCs) that `compile_cases` compiles.
 
     Raises:
         ValueError: an operator that is not installed, a SoC or a case that is unknown; the message lists the known ones.
     """
     return [
-        (spec.name, case.name, get_soc(soc).name)
+        (spec.name, case.name, tuple(get_soc(soc).name for soc in socs or spec.socs))
         for spec in map(load, operators)
         for case in _select(spec, cases)
-        for soc in socs or spec.socs
     ]
 
 
@@ -101,12 +101,17 @@ def compile_call(call: Callable[[], object], soc: str, source: str, case: str = 
     return CaseReport(source, case, get_soc(soc).name, tuple(kernels), tuple(violations + refused))
 
 
-def _compile_case(operator: str, case_name: str, soc: str) -> CaseReport:
+def _compile_case(operator: str, case_name: str, socs: Sequence[str]) -> list[CaseReport]:
     spec = load(operator)
     (case,) = _select(spec, [case_name])
     call = unwritten(spec, case)
-    found = compile_call(lambda: call.run(spec.function), soc, operator, case_name)
+    found = [compile_call(lambda: call.run(spec.function), soc, operator, case_name) for soc in socs]
     # Only an empty input launches nothing; anything else was computed by PyTorch behind the gate's back.
-    if not found.kernels and not found.violations and all(tensor.numel() for tensor in call.tensors):
-        return replace(found, violations=(f"{operator}, case {case_name}, for {soc}: no kernel was launched",))
-    return found
+    if not all(tensor.numel() for tensor in call.tensors):
+        return found
+    return [
+        report
+        if report.kernels or report.violations
+        else replace(report, violations=(f"{operator}, case {case_name}, for {report.soc}: no kernel was launched",))
+        for report in found
+    ]

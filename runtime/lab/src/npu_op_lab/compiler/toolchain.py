@@ -75,17 +75,17 @@ def compile_linalg(linalg: str, *, kernel: str, soc: str, options: Mapping[str, 
         hivmc = work / "hivmc"
         hivmc.write_text(_HIVMC)
         hivmc.chmod(0o755)
-        source = work / "kernel.ttadapter.mlir"
-        source.write_text(linalg)
+        (work / "kernel.mlir").write_text(linalg)
         command = [
-            str(_BIN / "bishengir-compile"), str(source), f"--target={soc}", *flags,
+            str(_BIN / "bishengir-compile"), "kernel.mlir", f"--target={soc}", *flags,
             "--enable-hfusion-compile=true", "--enable-hivm-compile=true", "--enable-triton-kernel-compile=true",
             f"--mlir-print-ir-before={_BEFORE}", "--mlir-print-op-generic", "--mlir-print-debuginfo",
-            "-o", str(work / "kernel"),
+            "-o", "kernel",
         ]  # fmt: skip
         environment = {**os.environ, "PATH": os.pathsep.join((folder, os.environ.get("PATH", os.defpath)))}
-        run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    said = run.stdout + run.stderr
+        run = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=folder)
+    # The folder ends up in the locations of operations that have no source line: the same kernel must give the same text.
+    said = (run.stdout + run.stderr).replace(f"{os.path.realpath(folder)}/", "")
     notes = tuple(line.strip() for line in said.splitlines() if line.startswith("[NOTE]"))
     if run.returncode < 0:
         raise RuntimeError(f"{kernel} for {soc}: bishengir-compile was killed by signal {-run.returncode}")

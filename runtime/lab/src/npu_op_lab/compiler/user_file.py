@@ -23,8 +23,13 @@ def compile_file(path: Path, socs: Sequence[str]) -> list[CaseReport]:
     """
     if not path.is_file():
         raise ValueError(f"path must be a Python file (got {path}, which does not exist)")
+    return [compile_call(lambda: run_file(path), soc, str(path)) for soc in socs]
+
+
+def run_file(path: Path) -> None:
+    """Import the file and call its `launch`, else its `main`; run it as a script if it has neither."""
     with _as_script(path):
-        return [compile_call(lambda: _run(path), soc, str(path)) for soc in socs]
+        _run(path)
 
 
 def _run(path: Path) -> None:

@@ -63,7 +63,7 @@ def check(name: str, actual: torch.Tensor | None, base: torch.Tensor | None, gol
         name: of the tensor, for the verdict.
         actual: the result under test; None is right only where gold is None (no gradient).
         base: the formula by PyTorch in the low precision; gives the expected shape and dtype.
-        gold: the formula in fp64.
+        gold: the formula in fp64; its device is the one that compares.
         terms: how many terms an element is the sum of, for an accumulated result.
     """
     if gold is None or base is None:
@@ -77,11 +77,12 @@ def check(name: str, actual: torch.Tensor | None, base: torch.Tensor | None, gol
     if not (actual.is_floating_point() or actual.is_complex()):
         wrong = int((actual.cpu() != gold.cpu()).sum())
         return Verdict(name, wrong == 0, wrong, reason=f"{wrong} of {gold.numel()} elements differ" if wrong else "")
-    return _check_values(name, as_fp64(actual), as_fp64(base), as_fp64(gold), base.dtype, terms)
+    exact = as_fp64(gold, gold.device)
+    return _check_values(name, as_fp64(actual, gold.device), as_fp64(base, gold.device), exact, base.dtype, terms)
 
 
 def _check_values(name: str, actual: torch.Tensor, base: torch.Tensor, gold: torch.Tensor, dtype: torch.dtype, terms: int) -> Verdict:
-    expected = as_fp64(gold.to(dtype.to_real()))  # overflows to infinity where the dtype does
+    expected = as_fp64(gold.to(dtype.to_real()), gold.device)  # overflows to infinity where the dtype does
     for kind, found, wanted in (
         ("NaN", actual.isnan(), expected.isnan()),
         ("+inf", actual == math.inf, expected == math.inf),
@@ -108,9 +109,9 @@ def _check_values(name: str, actual: torch.Tensor, base: torch.Tensor, gold: tor
     return Verdict(name, not reasons, error.max, error.rms, allowed.max, allowed.rms, "; ".join(reasons))
 
 
-def as_fp64(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU in fp64; a complex tensor as pairs (..., 2)."""
-    tensor = tensor.detach().cpu()
+def as_fp64(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch.Tensor:
+    """On `device` in fp64; a complex tensor as pairs (..., 2)."""
+    tensor = tensor.detach().to(device)
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).to(torch.float64)
 
 

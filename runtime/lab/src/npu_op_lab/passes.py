@@ -101,8 +101,10 @@ class Reference:
         return 1 if gold is None or gold.numel() == 0 else max(1, self.largest // gold.numel())
 
 
-def reference_results(spec: OperatorSpec, case: Case, *, device: str = "cpu", seed: int = 0, frozen: Collection[str] = ()) -> Reference:
-    """Runs the reference in the case's precision on `device` and in fp64 on the CPU, with the same incoming gradients.
+def reference_results(
+    spec: OperatorSpec, case: Case, *, device: str = "cpu", gold_device: str = "cpu", seed: int = 0, frozen: Collection[str] = ()
+) -> Reference:
+    """Runs the reference in the case's precision on `device` and in fp64 on `gold_device`, with the same incoming gradients.
 
     Raises:
         TypeError: the reference leaves fp64 for fp64 inputs: there would be no gold.
@@ -113,8 +115,8 @@ def reference_results(spec: OperatorSpec, case: Case, *, device: str = "cpu", se
     upstream = random_upstream(low.outputs, seed + 1)
     base = {**low.outputs, **low.backward(upstream)}
 
-    exact_inputs = {name: moved(value, "cpu", torch.float64) for name, value in spec.make_inputs(case, Inputs("cpu", seed)).items()}
-    exact_upstream = {name: moved(value, "cpu", torch.float64) for name, value in upstream.items()}
+    exact_inputs = {name: moved(value, gold_device, torch.float64) for name, value in spec.make_inputs(case, Inputs("cpu", seed)).items()}
+    exact_upstream = {name: moved(value, gold_device, torch.float64) for name, value in upstream.items()}
     with _OnlyFp64(spec.name):
         exact = forward(spec.reference, case, exact_inputs, names)
         gold = {**exact.outputs, **exact.backward(exact_upstream)}

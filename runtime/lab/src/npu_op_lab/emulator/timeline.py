@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from . import costs
 from .trace import Kind, Pipe, Trace
@@ -214,13 +215,12 @@ def program_time(events: list[Event], trace: Trace, rate: Callable[[float], floa
             marks.append((state.end(), list(state.totals), dict(state.stalls), dict(state.work)))
         elif kind is Kind.SKIP:
             measured, skipped = entry[2:]
-            then, totals, *before = marks.pop()
+            then, totals, stalls, done = marks.pop()
             times = skipped / measured
             state.shift((state.end() - then) * times)
             state.totals = [now + (now - past) * times for now, past in zip(state.totals, totals, strict=True)]
-            for amounts, past in zip((state.stalls, state.work), before, strict=True):
-                for key, amount in amounts.items():
-                    amounts[key] = amount + (amount - past.get(key, 0.0)) * times
+            _repeat(state.stalls, stalls, times)
+            _repeat(state.work, done, times)
     return _result(state, events, shown)
 
 
@@ -247,6 +247,15 @@ def _work(state: _Clocks, events: list[Event]) -> list[Work]:
         Work(pipe.name, *_place(events, index), *(state.work.get((pipe, index, count), 0.0) for count in _COUNTS))
         for pipe, index in operations
     ]
+
+
+_Key = TypeVar("_Key")
+
+
+def _repeat(amounts: dict[_Key, float], past: dict[_Key, float], times: float) -> None:
+    """Add what has grown since `past` that many times more."""
+    for key, amount in amounts.items():
+        amounts[key] = amount + (amount - past.get(key, 0.0)) * times
 
 
 _COUNTS = ("times", "cycles", "hbm", "l2", "pieces")

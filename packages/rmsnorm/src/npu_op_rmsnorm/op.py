@@ -93,9 +93,11 @@ class _RMSNorm(torch.autograd.Function):
 
 
 # Live buffers, by the names in kernel.py. Work tiles share memory with dead buffers; the compile gate proves the sums.
-def _forward_buffers(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[Buffer, ...]:
+def _forward_buffers(x: torch.Tensor, weight: torch.Tensor | None, casting: str) -> tuple[Buffer, ...]:
     stream = Buffer(x.element_size(), streamed=True)
-    return (stream, stream, Buffer(4), *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "rows", streamed=True))
+    # The reduction folds halves of the squares into a scratch of half a tile. The cast before the weight frees the place for it.
+    scratch = (Buffer(2),) if casting == "gemma" or weight is None else ()
+    return (stream, stream, Buffer(4), *scratch, *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "rows", streamed=True))
 
 
 def _backward_buffers(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[Buffer, ...]:
@@ -119,7 +121,7 @@ def _forward_kernel(
     if x.numel() == 0:
         return y, rstd
     target = target_of(x)
-    plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight), _tiled_buffers(2, x))
+    plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight, casting), _tiled_buffers(2, x))
     rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
     strides = (*rows.flat_strides, 0, 0)[:6]

@@ -25,6 +25,9 @@ _UB_RESERVE_BYTES = 4096
 # A tile above this is no faster: DMA of 16 KiB and more runs at full rate, and the first load and last store are not hidden.
 _MAX_TILE_ELEMENTS = 16384
 
+# Rows of a tile: with more, vectors of one value per row outgrow the tile of a narrow row.
+_MAX_TILE_ROWS = 256
+
 # CUDA: elements a thread of a streaming kernel handles; 16 bf16 elements are two 16-byte loads.
 _CUDA_ELEMENTS_PER_THREAD = 16
 _CUDA_MAX_RESIDENT_COLS = 16384
@@ -150,7 +153,7 @@ def _elements_that_fit(target: Target, buffers: tuple[Buffer, ...]) -> int:
 
 
 def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> int:
-    rows = max(2, _MAX_TILE_ELEMENTS // cols)
+    rows = min(max(2, _MAX_TILE_ELEMENTS // cols), _MAX_TILE_ROWS)
     while rows > 1 and not _fits(target, rows, cols, buffers):
         rows -= 1
     return rows if _fits(target, rows, cols, buffers) else 0

@@ -33,14 +33,14 @@ def _traffic(case: Case) -> Traffic:
     return Traffic(2 * elements, 3 * elements)
 
 
-def _bench_case(model: Model, tokens: int) -> Case:
+def bench_case(model: Model, tokens: int) -> Case:
     return Case(f"{model.name}-T{tokens}", {"T": tokens, "H": 64}, "bfloat16", tags=frozenset({"bench"}))
 
 
 def spec(**changes: Any) -> OperatorSpec:
     """An operator that doubles, and knows a peer."""
-    fields = {"function": double, "reference": double, "peers": {"liger": double}, **changes}
-    return OperatorSpec("toy", (), _make_inputs, differentiable=("x",), traffic=_traffic, bench_case=_bench_case, **fields)
+    fields = {"function": double, "reference": double, "peers": {"liger": double}, "bench_case": bench_case, **changes}
+    return OperatorSpec("toy", (), _make_inputs, differentiable=("x",), traffic=_traffic, **fields)
 
 
 class FakeBackend:

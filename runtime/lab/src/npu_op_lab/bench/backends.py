@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
+from .device import Device
+from .measured import Measured
 from .measurement import Backend
 from .modelled import Modelled
 
@@ -19,4 +23,8 @@ def backends_here(socs: Sequence[str] = (), ceiling: Ceiling = "measured") -> li
         Absent: no device, and what modelling needs is not installed.
         ValueError: a SoC that cannot be modelled.
     """
+    if not socs and torch.cuda.is_available():
+        return [Measured(Device("cuda"))]
+    if not socs and hasattr(torch, "npu") and torch.npu.is_available():
+        return [Measured(Device("npu"))]
     return [Modelled(soc, ceiling) for soc in socs or ("Ascend910B4",)]

@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..watch import ThroughOps
 
+MB = 2**20  # Liger's megabyte
+
 
 class PeakMemory(ThroughOps):
     """Follows the storages that are allocated within it, inside registered ops too, until they are freed.

@@ -16,7 +16,7 @@ from ..execution import Mode, has_offline_compiler
 from ..inputs import Inputs
 from ..passes import evaluate, forward, random_upstream, wanted, with_dims
 from .measurement import Measurement, Place, Verification
-from .memory import PeakMemory
+from .memory import MB, PeakMemory
 from .points import Point
 from .providers import Absent, function_of, on_ascend
 from .verify import verification
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # needs triton-ascend, which a CUDA machine does not have
     from ..emulator import KernelTiming
     from ..emulator.costs import Ceiling
 
-MB = 2**20  # Liger's megabyte
 # The oracle judges the width of the point at as many rows as the emulator computes in about a second.
 _CHECKED_BYTES = 6_000_000
 _CHECKED_ROWS = 50

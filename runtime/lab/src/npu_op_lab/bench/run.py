@@ -56,7 +56,7 @@ def run(
             try:
                 function = backend.resolve(point, provider)
                 verified = backend.verify(point, provider, function)
-                measured = backend.measure(point, provider, function, modes) if verified.passed else []
+                measured = backend.measure(point, provider, function, _modes(point, modes)) if verified.passed else []
             except Absent as reason:
                 _note(outcome.notes, f"{provider}: {reason}")
                 continue
@@ -74,6 +74,11 @@ def run(
     return outcome
 
 
+def _modes(point: Point, modes: Sequence[str]) -> list[str]:
+    """The modes that the case has: without gradients there is one."""
+    return [mode for mode in modes if mode == "no-grad-forward" or "gradient-free" not in point.case.tags]
+
+
 def _note(notes: list[str], note: str) -> None:
     if note not in notes:
         notes.append(note)
@@ -88,7 +93,7 @@ def _records(backend: Backend, provider: str, sweep: _Sweep, modes: Sequence[str
     """A record for each mode and metric; where the oracle refused a point, one without figures."""
     refused = next((verified for verified in sweep.verified if not verified.passed), None)
     if refused:
-        return [_record(backend, provider, sweep, mode, "speed", [], refused) for mode in modes]
+        return [_record(backend, provider, sweep, mode, "speed", [], refused) for mode in _modes(sweep.points[0], modes)]
     worst = max(sweep.verified, key=lambda verified: verified.worst)
     wanted = dict.fromkeys((one.mode, one.metric) for measured in sweep.measured for one in measured)
     return [

@@ -1,0 +1,142 @@
+"""The backend of a machine with an NPU or a CUDA GPU."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..inputs import Inputs
+from ..passes import Reference, named, prepared, reference_results, wanted
+from .device import Device, Timed
+from .measurement import Measurement, Place, Verification
+from .memory import MB
+from .npu_profile import device_times
+from .points import PROVIDERS, Point
+from .providers import function_of
+from .verify import verification
+
+_WARM_UP = 3
+_SECONDS = 0.25  # of device time for one provider in one mode
+_SAMPLES = (10, 100)
+# Sets of arguments take turns, so that a call finds nothing of itself in L2; twice its size leaves no part behind.
+_L2_TURNS = 2
+_SETS = (2, 16)
+_COPY_BYTES = 2**30
+
+
+class Measured:
+    """Measures on one device."""
+
+    providers: Sequence[str] = PROVIDERS
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._reference: tuple[str, Reference] | None = None
+        source = f"a copy of {_COPY_BYTES // 2**20} MB, measured in this run"
+        self.place = Place(device.name, "measured", device.soc, self._copy_bandwidth(), source)
+
+    def resolve(self, point: Point, provider: str) -> Callable[..., Any]:
+        if provider == "compile":
+            # One shape at a time: a graph compiled for any shape is slower, and past a limit of recompilations nothing is compiled.
+            torch.compiler.reset()
+        return function_of(point.spec, provider)
+
+    def verify(self, point: Point, provider: str, function: Callable[..., Any]) -> Verification:
+        """At the very shape that is timed; the fp64 gold is computed on a GPU, beside an NPU on the CPU."""
+        kind = self._device.kind
+        if self._reference is None or self._reference[0] != point.case.name:
+            gold_device = "cpu" if kind == "npu" else kind
+            self._reference = point.case.name, reference_results(point.spec, point.case, device=kind, gold_device=gold_device)
+        reference = self._reference[1]
+        call = prepared(point.spec, point.case, reference.upstream, device=kind)
+        found = verification(reference.judge(call.run(function)), f"{self._device.name}, the shape that is timed")
+        self._device.empty_cache()
+        return found
+
+    def measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]:
+        self._reference = None  # its memory is not the provider's
+        sets = self._argument_sets(point, function)
+        found = [one for mode in modes for one in self._mode(mode, sets)]
+        del sets
+        self._device.empty_cache()
+        return found
+
+    def _mode(self, mode: str, sets: Sequence[_Arguments]) -> list[Measurement]:
+        def once() -> list[Timed]:
+            return self._device.time([arguments.call(mode) for arguments in sets])
+
+        for _ in range(_WARM_UP):
+            warm = once()
+        slowest = max(timed.ms for timed in warm) * 1e-3
+        samples = min(max(int(_SECONDS / max(slowest, 1e-6)), _SAMPLES[0]), _SAMPLES[1])
+        timed = [one for _ in range(-(-samples // len(sets))) for one in once()]
+        found = [
+            _measurement(mode, "speed", [one.ms for one in timed]),
+            _measurement(mode, "host_time", [one.host_us for one in timed]),
+            self._memory(mode, sets[0]),
+        ]
+        if self._device.kind == "npu":
+            found.append(_measurement(mode, "device_time", device_times([arguments.call(mode) for arguments in sets])))
+        return found
+
+    def _memory(self, mode: str, arguments: _Arguments) -> Measurement:
+        before = self._device.allocated
+        call = arguments.call(mode)
+        peak = (self._device.peak(call) - before + arguments.bytes) / MB
+        return Measurement(mode, "memory", peak, peak, peak, 1)
+
+    def _argument_sets(self, point: Point, function: Callable[..., Any]) -> list[_Arguments]:
+        first = _Arguments(point, function, point.spec.make_inputs(point.case, Inputs(self._device.kind)))
+        turns = -(-_L2_TURNS * self._device.l2_bytes // max(first.bytes, 1)) + 1
+        # A set has results, and what its backward needs, beside the arguments: several times their size.
+        room = int(self._device.free_bytes // (8 * max(first.bytes, 1)))
+        count = max(_SETS[0], min(turns, room, _SETS[1]))
+        return [first, *(_Arguments(point, function, first.copied_inputs()) for _ in range(count - 1))]
+
+    def _copy_bandwidth(self) -> float:
+        source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=self._device.kind)
+        target = torch.empty_like(source)
+        times = self._device.time([lambda: target.copy_(source)] * 20)
+        return 2 * _COPY_BYTES / (statistics.median(timed.ms for timed in times) * 1e-3)
+
+
+class _Arguments:
+    """One set of arguments and incoming gradients, and the calls with them."""
+
+    def __init__(self, point: Point, function: Callable[..., Any], inputs: dict[str, Any]) -> None:
+        names = wanted(point.spec, point.case, inputs)
+        self._leaves = [inputs[name].detach().requires_grad_() for name in names]
+        self._inputs = {**inputs, **dict(zip(names, self._leaves, strict=True))}
+        self._function = functools.partial(function, **self._inputs, **point.case.options)
+        self._upstream = [torch.randn_like(root) for root in _roots(self._function())] if names else []
+        tensors = [*self._inputs.values(), *self._upstream]
+        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
+
+    def copied_inputs(self) -> dict[str, Any]:
+        return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in self._inputs.items()}
+
+    def call(self, mode: str) -> Callable[[], Any]:
+        """A call in a mode; for "backward" the forward is run now."""
+        if mode == "no-grad-forward":
+            return torch.no_grad()(self._function)
+        if mode == "forward":
+            return self._function
+        if mode == "full":
+            return lambda: self._backward(_roots(self._function()))
+        return functools.partial(self._backward, _roots(self._function()))
+
+    def _backward(self, roots: list[torch.Tensor]) -> Any:
+        return torch.autograd.grad(roots, self._leaves, self._upstream, allow_unused=True)
+
+
+def _roots(result: Any) -> list[torch.Tensor]:
+    return [out for out in named(result).values() if out is not None and out.requires_grad]
+
+
+def _measurement(mode: str, metric: str, values: Sequence[float]) -> Measurement:
+    low, median, high = (float(torch.tensor(values, dtype=torch.float64).quantile(q)) for q in (0.2, 0.5, 0.8))
+    return Measurement(mode, metric, median, low, high, len(values))

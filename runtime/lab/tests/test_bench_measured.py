@@ -1,0 +1,148 @@
+"""The measured backend on a stand-in for a device, and the reading of an NPU's profile (no device was at hand: the sample is made up
+in the columns that torch_npu writes)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from npu_op_lab.bench import MODES, measured, points_of, run
+from npu_op_lab.bench.device import Device
+from npu_op_lab.bench.measured import Measured
+from npu_op_lab.bench.npu_profile import per_call
+from npu_op_runtime.spec import Case, Model
+
+from .bench_fakes import bench_case, spec, zeros
+
+
+class _Event:
+    def __init__(self, **_: Any) -> None:
+        self._at = 0.0
+
+    def record(self) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, after: _Event) -> float:
+        return (after._at - self._at) * 1e3
+
+
+class _Cpu(Device):
+    """What `Device` asks of torch.cuda, answered on the CPU: only that figures arrive is tested, none is shown."""
+
+    l2_bytes = 4096
+    free_bytes = 10**9
+    soc = None
+
+    def __init__(self) -> None:
+        self.kind, self.name = "cpu", "no device"
+
+    @property
+    def allocated(self) -> int:
+        return 1000
+
+    def peak(self, call: Callable[[], Any]) -> int:
+        call()
+        return 1000 + 3 * 2**20
+
+    def event(self) -> _Event:
+        return _Event()
+
+    def synchronize(self) -> None:
+        pass
+
+    def empty_cache(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def backend() -> Measured:
+    with mock.patch.object(measured, "_COPY_BYTES", 2**20):
+        return Measured(_Cpu())
+
+
+def test_every_mode_is_measured_with_its_spread(backend: Measured) -> None:
+    outcome = run(backend, points_of(spec(), ["llama_3_8b"], [8]), ["ours", "eager", "liger"], MODES)
+    assert outcome.notes == [] and outcome.failed == []
+    found = {(record.kernel_provider, record.kernel_operation_mode, record.metric_name) for record in outcome.records}
+    metrics = ("speed", "host_time", "memory")
+    assert found == {(who, mode, metric) for who in ("ours", "eager", "liger") for mode in MODES for metric in metrics}
+    for record in outcome.records:
+        assert record.basis == "measured" and record.verified
+        assert 0 < record.y_values_20[0] <= record.y_values_50[0] <= record.y_values_80[0]
+    memory = next(record for record in outcome.records if record.metric_name == "memory")
+    # the peak above what was there, and the inputs and incoming gradients of one set: x, and as much upstream
+    assert memory.y_values_50[0] == pytest.approx(3 + 2 * 8 * 64 * 2 / 2**20)
+
+
+def test_a_wrong_provider_is_never_timed(backend: Measured) -> None:
+    def seen_only_once(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        return zeros(x)
+
+    calls: list[torch.Tensor] = []
+    outcome = run(backend, points_of(spec(peers={"liger": seen_only_once}), ["llama_3_8b"], [8]), ["liger"], MODES)
+    assert len(calls) == 1 and outcome.failed
+    assert not any(record.y_values_50 for record in outcome.records)
+
+
+def test_argument_sets_take_turns_beyond_l2(backend: Measured) -> None:
+    seen: set[int] = set()
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        seen.add(x.data_ptr())
+        return x + x
+
+    point = points_of(spec(function=watched), ["llama_3_8b"], [8])[0]
+    backend.measure(point, "ours", watched, ["no-grad-forward"])
+    # a set is 2048 bytes, twice L2 is 8192: four of them, and one more
+    assert len(seen) == 5
+
+
+def test_a_case_without_gradients_has_one_mode(backend: Measured) -> None:
+    def gradient_free(model: Model, tokens: int) -> Case:
+        return replace(bench_case(model, tokens), tags=frozenset({"bench", "gradient-free"}))
+
+    outcome = run(backend, points_of(spec(bench_case=gradient_free), ["llama_3_8b"], [8]), ["ours"], MODES)
+    assert {record.kernel_operation_mode for record in outcome.records} == {"no-grad-forward"}
+
+
+_HEADER = (
+    "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+    "Block Dim,Mix Block Dim,HF32 Eligible,Input Shapes,Input Data Types,Input Formats,Output Shapes,Output Data Types,"
+    "Output Formats,Context ID"
+)
+
+
+def _row(name: str, start: float, duration: float, core: str = "AI_VECTOR_CORE") -> str:
+    shapes = '"""4096,4096"""'
+    return f"0,0,4294967295,7,2,{name},{name},dynamic,{core},{start}\t,{duration},0.5,40,0,NO,{shapes},DT_BF16,ND,{shapes},DT_BF16,ND,N/A"
+
+
+def test_all_kernels_of_a_call_are_added_up_in_the_order_of_their_start() -> None:
+    rows = [
+        _row("rms_norm_backward_kernel", 100.25, 30.0),
+        _row("sum_partials_kernel", 131.0, 2.5),
+        _row("sum_partials_kernel", 171.0, 3.5),  # written out of order
+        _row("rms_norm_backward_kernel", 140.0, 29.0),
+    ]
+    assert per_call("\n".join([_HEADER, *rows]), 2) == pytest.approx([0.0325, 0.0325])
+
+
+def test_a_profile_that_is_not_of_equal_calls_is_refused() -> None:
+    rows = [_row("one", 1.0, 1.0), _row("two", 2.0, 1.0), _row("two", 3.0, 1.0), _row("one", 4.0, 1.0)]
+    with pytest.raises(ValueError, match="2 times the same kernels .*4 rows of one, two"):
+        per_call("\n".join([_HEADER, *rows]), 2)
+    with pytest.raises(ValueError, match="3 times the same kernels"):
+        per_call("\n".join([_HEADER, *rows]), 3)
+
+
+@pytest.mark.parametrize("text", ["", "Name,Duration\none,3\n", _HEADER])
+def test_a_profile_without_its_columns_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must have rows with the columns"):
+        per_call(text, 1)

@@ -43,6 +43,14 @@ def test_mutants_of_an_output_are_rejected(mutant, dtype):
 
 
 @dtypes
+def test_eight_elements_lost_of_65536_are_noticed(dtype):
+    base, gold = normalised(dtype, 512)
+    wrong = gold.to(dtype)
+    wrong[-1, -8:] = 0
+    assert not check("y", wrong, base, gold).passed
+
+
+@dtypes
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("mutant", [name for name in MUTANTS if name != "scaled"])
 def test_mutants_of_a_weight_gradient_are_rejected(mutant, rows, dtype):

@@ -107,7 +107,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 def _same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
-    return torch.equal(*(tensor.detach().contiguous().view(torch.uint8) for tensor in (one, other)))
+    return torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def _allocated(spec: OperatorSpec, case: Case, mode: Mode, frozen: tuple[str, ...]) -> int:

@@ -105,7 +105,6 @@ class Device:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..inputs import Inputs
-from ..passes import Reference, named, prepared, reference_results, wanted
+from ..passes import Call, Reference, named, reference_results, wanted
 from .device import Device, Timed
 from .measurement import Measurement, Place, Verification
 from .memory import MB
@@ -35,7 +36,7 @@ class Measured:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._reference: tuple[str, Reference] | None = None
+        self._drawn: _Drawn | None = None
         source = f"a copy of {_COPY_BYTES // 2**20} MB, measured in this run"
         self.place = Place(device.name, "measured", device.soc, self._copy_bandwidth(), source)
 
@@ -47,23 +48,28 @@ class Measured:
 
     def verify(self, point: Point, provider: str, function: Callable[..., Any]) -> Verification:
         """At the very shape that is timed; the fp64 gold is computed on a GPU, beside an NPU on the CPU."""
-        kind = self._device.kind
-        if self._reference is None or self._reference[0] != point.case.name:
-            gold_device = "cpu" if kind == "npu" else kind
-            self._reference = point.case.name, reference_results(point.spec, point.case, device=kind, gold_device=gold_device)
-        reference = self._reference[1]
-        call = prepared(point.spec, point.case, reference.upstream, device=kind)
-        found = verification(reference.judge(call.run(function)), f"{self._device.name}, the shape that is timed")
+        at, kind = self._at(point), self._device.kind
+        if at.reference is None:
+            at.reference = reference_results(point.spec, point.case, device=kind, gold_device="cpu" if kind == "npu" else kind)
+        inputs = copied(at.inputs)
+        call = Call(point.case, inputs, wanted(point.spec, point.case, inputs), at.reference.upstream)
+        found = verification(at.reference.judge(call.run(function)), f"{self._device.name}, the shape that is timed")
         self._device.empty_cache()
         return found
 
     def measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]:
-        self._reference = None  # its memory is not the provider's
         sets = self._argument_sets(point, function)
         found = [one for mode in modes for one in self._mode(mode, sets)]
         del sets
         self._device.empty_cache()
         return found
+
+    def _at(self, point: Point) -> _Drawn:
+        """The inputs of the point, drawn once for all providers."""
+        if self._drawn is None or self._drawn.point is not point:
+            self._drawn = None  # its memory first
+            self._drawn = _Drawn(point, point.spec.make_inputs(point.case, Inputs(self._device.kind)))
+        return self._drawn
 
     def _mode(self, mode: str, sets: Sequence[_Arguments]) -> list[Measurement]:
         def once() -> list[Timed]:
@@ -90,18 +96,33 @@ class Measured:
         return Measurement(mode, "memory", peak, peak, peak, 1)
 
     def _argument_sets(self, point: Point, function: Callable[..., Any]) -> list[_Arguments]:
-        first = _Arguments(point, function, point.spec.make_inputs(point.case, Inputs(self._device.kind)))
+        inputs = self._at(point).inputs
+        first = _Arguments(point, function, copied(inputs))
         turns = -(-_L2_TURNS * self._device.l2_bytes // max(first.bytes, 1)) + 1
         # A set has results, and what its backward needs, beside the arguments: several times their size.
         room = int(self._device.free_bytes // (8 * max(first.bytes, 1)))
         count = max(_SETS[0], min(turns, room, _SETS[1]))
-        return [first, *(_Arguments(point, function, first.copied_inputs()) for _ in range(count - 1))]
+        return [first, *(_Arguments(point, function, copied(inputs)) for _ in range(count - 1))]
 
     def _copy_bandwidth(self) -> float:
         source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=self._device.kind)
         target = torch.empty_like(source)
         times = self._device.time([lambda: target.copy_(source)] * 20)
         return 2 * _COPY_BYTES / (statistics.median(timed.ms for timed in times) * 1e-3)
+
+
+@dataclass
+class _Drawn:
+    """The inputs of a point on the device, and what the oracle compares with."""
+
+    point: Point
+    inputs: dict[str, Any]
+    reference: Reference | None = None
+
+
+def copied(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The same values in memory of their own."""
+    return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
 class _Arguments:
@@ -115,9 +136,6 @@ class _Arguments:
         self._upstream = [torch.randn_like(root) for root in _roots(self._function())] if names else []
         tensors = [*self._inputs.values(), *self._upstream]
         self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
-
-    def copied_inputs(self) -> dict[str, Any]:
-        return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in self._inputs.items()}
 
     def call(self, mode: str) -> Callable[[], Any]:
         """A call in a mode; for "backward" the forward is run now."""

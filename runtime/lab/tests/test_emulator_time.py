@@ -62,7 +62,7 @@ def test_a_copy_of_large_tiles_is_bound_by_hbm_and_never_above_the_ceiling() -> 
 
 
 def test_small_transfers_are_bound_by_their_latency() -> None:
-    large, small = _double(1 << 24, 8192).kernels[0], _double(1 << 24, 128).kernels[0]
+    large, small = _double(1 << 24, 8192).kernels[0], _double(1 << 24, 64).kernels[0]
     assert small.seconds > 3 * large.seconds
     assert small.bound == "latency"
 
@@ -101,7 +101,8 @@ def test_every_cost_has_its_source() -> None:
     from importlib import resources
 
     raw = json.loads(resources.files("npu_op_lab.emulator").joinpath("costs.json").read_text())
-    entries = [*(entry for entry in raw.values() if isinstance(entry, dict) and "value" in entry), *raw["vector_bytes_per_cycle"].values()]
+    single = [entry for entry in raw.values() if isinstance(entry, dict) and "value" in entry]
+    entries = [*single, *raw["vector_bytes_per_cycle"].values(), *raw["measured_bandwidth"]]
     assert len(entries) > 20
     assert all(entry["source"] and entry["value"] > 0 for entry in entries)
 
@@ -112,4 +113,6 @@ def test_unknown_ceiling_and_soc_are_refused() -> None:
     with pytest.raises(ValueError, match="soc must be one of"), emulate("Ascend310P"):
         pass
     with pytest.raises(ValueError, match="no GM rate"), emulate("Ascend910_9599"):
+        pass
+    with pytest.raises(ValueError, match="no measured bandwidth"), emulate("Ascend910_9581"):
         pass

@@ -9,39 +9,48 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Literal
 
-from npu_op_runtime.soc import Soc
+from npu_op_runtime.soc import GIB, Soc
 
 from .dtypes import BITS
 from .memory import View
 from .program import MemRefType, Op
+from .vector import operands
 
 Ceiling = Literal["cann", "measured"]
 
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """`costs.json` without the sources: name -> figure."""
+    """`costs.json` without the sources: name -> figure; "rates" by class of instruction, "measured" by GiB of HBM."""
     raw = json.loads(resources.files(__package__).joinpath("costs.json").read_text())
     rates = {name: entry["value"] for name, entry in raw["vector_bytes_per_cycle"].items()}
-    return {name: entry["value"] for name, entry in raw.items() if isinstance(entry, dict) and "value" in entry} | {"rates": rates}
+    measured = {entry["hbm_gib"]: entry["value"] for entry in raw["measured_bandwidth"]}
+    plain = {name: entry["value"] for name, entry in raw.items() if isinstance(entry, dict) and "value" in entry}
+    return {**plain, "rates": rates, "measured": measured}
 
 
 def gm_bandwidth(soc: Soc, ceiling: Ceiling) -> float:
     """Bytes per second of GM under a ceiling.
 
-    "cann": cube cores x ddr_rate x clock, what CANN's platform files say. "measured": the share of it that eager PyTorch
-    streams at on a 910B4 (see `measured_share` in costs.json), applied to every SoC.
+    "cann": cube cores x ddr_rate x clock, what CANN's platform files say. "measured": what public measurements reach on a part
+    with the same HBM (see `measured_bandwidth` in costs.json); on the 64 GB parts that is more than CANN's figure.
 
     Raises:
-        ValueError: unknown ceiling, or a SoC without a figure for its GM rate.
+        ValueError: unknown ceiling, or a SoC without a figure for it.
     """
     if ceiling not in ("cann", "measured"):
         raise ValueError(f"ceiling must be 'cann' or 'measured' (got {ceiling!r})")
     if soc.gm_bandwidth is None:
         raise ValueError(f"soc {soc.name} has no GM rate in the SoC table: its time cannot be modelled")
-    share: float = table()["measured_share"] if ceiling == "measured" else 1.0
-    return soc.gm_bandwidth * share
+    if ceiling == "cann":
+        return soc.gm_bandwidth
+    measured: dict[int, float] = table()["measured"]
+    if soc.hbm_bytes // GIB not in measured:
+        raise ValueError(f"soc {soc.name} has no measured bandwidth: model it with ceiling='cann'")
+    return measured[soc.hbm_bytes // GIB]
 
+
+_BEAT = 256  # bytes that the vector unit takes at a time (AscendC: a repeat)
 
 _CLASS = {
     "vexp": "transcendental",
@@ -76,24 +85,56 @@ def vector_cycles(op: Op) -> Callable[[tuple[Any, ...]], int]:
     """Cycles that the vector pipe is busy with an operation, from its operands (views and scalars)."""
     costs, kind = table(), vector_class(op)
     rate, piece, latency = costs["rates"][kind], costs["vector_piece"], costs["vector_latency"]
+    reads = operands(op).inputs
 
     def cycles(args: tuple[Any, ...]) -> int:
         views = [arg for arg in args[:3] if isinstance(arg, View)]
         elements: int = max(view.elements for view in views)
         bits = max(BITS[view.dtype] for view in views)
         pieces = max(view.runs()[0] for view in views)
-        busy: int = math.ceil(elements * bits / 8 / rate) + piece * (pieces - 1)
+        beats = elements * bits / 8 / rate
+        if kind in ("two_operand", "compare"):
+            beats *= _conflict(*(args[at] for at in reads[:2]))
+        busy: int = math.ceil(beats) + piece * (pieces - 1)
         if kind == "reduce":
-            kept = math.prod(args[1].sizes)
-            # Each fold of the tree waits for the one before it.
-            busy += latency * max(math.ceil(math.log2(max(elements // max(kept, 1), 1))) - 1, 0)
+            busy += latency * (_folds(args[0], args[1], op.attrs["reduce_dims"]) - 1)
         return max(busy, 1)
 
     return cycles
 
 
-def transfer_bytes(view: View) -> tuple[int, int]:
-    """Bytes that a GM view occupies on the way (a short piece moves a whole UB block) and its number of pieces."""
-    granule = table()["dma_granule"]
+def _folds(source: View, target: View, axes: list[int]) -> int:
+    """Steps of a reduction's tree, each waiting for the one before: halves down to a beat of 256 bytes, then within the beat."""
+    length = source.elements // max(target.elements, 1)
+    if len(source.sizes) - 1 not in axes:
+        return max(math.ceil(math.log2(max(length, 1))), 1)
+    lanes = 8 * _BEAT // BITS[source.dtype]
+    return max(math.ceil(math.log2(max(length / lanes, 1))), 0) + 1
+
+
+def _conflict(first: Any, second: Any) -> float:
+    """Cycles a beat: 1, or up to 2 by the share of bank groups in which two operands meet (their 256 bytes fill half of them)."""
+    if not (isinstance(first, View) and isinstance(second, View)):
+        return 1.0
+    groups: int = table()["bank_groups"]
+    apart = abs(first.start - second.start) // 32 % groups
+    return 1.0 + abs(apart - groups // 2) / (groups // 2)
+
+
+def transfer_bytes(view: View) -> tuple[float, int]:
+    """Bytes that a GM view occupies on the way, and its number of pieces.
+
+    A short piece moves a whole UB block; a piece that starts within a 512-byte line touches one line more than its size needs.
+    """
+    figures = table()
+    granule, line = figures["dma_granule"], figures["dma_line"]
     pieces, run = view.runs()
-    return pieces * (-(-run // granule) * granule if pieces > 1 else run), pieces
+    if pieces <= 1:
+        return run, pieces
+    pitch = min(
+        (stride for size, stride in zip(view.sizes, view.strides, strict=True) if size > 1 and stride * BITS[view.dtype] // 8 >= run),
+        default=0,
+    )
+    offsets = [(view.start + piece * pitch * BITS[view.dtype] // 8) % line for piece in range(min(pieces, line))]
+    touched = sum((offset + run - 1) // line + 1 for offset in offsets) / len(offsets)
+    return pieces * (-(-run // granule) * granule) * touched / -(-run // line), pieces

@@ -161,7 +161,7 @@ class Machine:
                     _mark_written(args[at])
             trace = self._trace
             if trace is not None:
-                key = tuple((arg.sizes, arg.strides) for arg in args if isinstance(arg, View))
+                key = tuple((arg.sizes, arg.strides, arg.start % 512) for arg in args if isinstance(arg, View))
                 if key not in known:
                     known[key] = cycles(args)
                 if checks:

@@ -29,9 +29,8 @@ an access out of bounds, an operation that the emulator does not cover."""
 
 _COLUMNS = ("kernel", "us", "bound", "roof", "HBM", "V", "MTE2", "MTE3", "S")
 _LEGEND = """\
-Modelled, not measured; HBM at the {ceiling} ceiling. Shares of the time in percent: roof: the larger of HBM and vector time; V, MTE2,
-MTE3, S: the pipe of the slowest core is busy. A call's
-own line adds PyTorch's kernels between and {launch:.0f} us for each launch."""
+Modelled, not measured; HBM at the {ceiling} ceiling. Shares of the time in percent: roof is the larger of HBM and vector time;
+V, MTE2, MTE3 and S are the busy pipes of the slowest core. A call's own line adds PyTorch's kernels and {launch:.0f} us a launch."""
 
 
 def add(subparsers: Any) -> None:

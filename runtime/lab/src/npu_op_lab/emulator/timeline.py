@@ -262,9 +262,11 @@ _COUNTS = ("times", "cycles", "hbm", "l2", "pieces")
 
 
 def _place(events: list[Event], index: int) -> tuple[str, str]:
-    """Name and source line of an event's operation."""
+    """Name and source line of an event's operation: "vadd", "load" for a transfer, "scalar load" for the scalar unit's."""
     op = events[index].op if index >= 0 else None
-    return (op.name.rpartition(".")[2], op.where) if op else ("scalar", "")
+    if op is None:
+        return "scalar", ""
+    return op.name.removeprefix("hivm.hir.").replace("memref.", "scalar "), op.where
 
 
 def longest_first(stalls: Iterable[Stall]) -> list[Stall]:

@@ -195,15 +195,13 @@ def _interleave(op: Op) -> Callable[[tuple[Any, ...]], None]:
 
 
 def _deinterleave(op: Op) -> Callable[[tuple[Any, ...]], None]:
-    modes = {"CHANNEL_0": (0,), "CHANNEL_1": (1,), "ALL_CHANNELS": (0, 1)}
-    mode = op.attrs["index_mode"]
-    if op.attrs["channel_num"] != 2 or mode not in modes:
-        raise _uncovered(op, f"of {op.attrs['channel_num']} channels, {mode}")
+    count, mode = op.attrs["channel_num"], op.attrs["index_mode"]
+    channels = range(count) if mode == "ALL_CHANNELS" else [int(mode.removeprefix("CHANNEL_"))]
 
     def run(args: tuple[Any, ...]) -> None:
         values = args[0].array().copy()
-        for channel, target in zip(modes[mode], args[1:], strict=True):
-            _write(target, values[..., channel::2])
+        for channel, target in zip(channels, args[1:], strict=True):
+            _write(target, values[..., channel::count])
 
     return run
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from .compare import Change, compare
 from .points import MODES, PROVIDERS, Point, points_of
 from .records import BadRecords, Record, read, write
 from .run import Outcome, run
 
-__all__ = ["MODES", "PROVIDERS", "BadRecords", "Outcome", "Point", "Record", "points_of", "read", "run", "write"]
+__all__ = ["MODES", "PROVIDERS", "BadRecords", "Change", "Outcome", "Point", "Record", "compare", "points_of", "read", "run", "write"]

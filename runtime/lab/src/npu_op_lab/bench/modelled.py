@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # needs triton-ascend, which a CUDA machine does not have
 # The oracle judges the width of the point at as many rows as the emulator computes in about a second.
 _CHECKED_BYTES = 6_000_000
 _CHECKED_ROWS = 50
-_CEILINGS = {"cann": "CANN's cores x ddr_rate x clock", "measured": "the share of CANN's figure at which a 910B4 was measured to stream"}
+_CEILINGS = {"cann": "CANN's figure", "measured": "CANN's figure, scaled to what a 910B4 was measured to stream"}
 
 
 class Modelled:

@@ -76,11 +76,6 @@ class Record:
     model_hash: str | None = None
     schema_version: int = SCHEMA_VERSION
 
-    @property
-    def place(self) -> str:
-        """Where the figures come from, in words."""
-        return f"{self.basis}, {self.gpu_name}"
-
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a line."""
@@ -125,28 +120,30 @@ def read(file: Path) -> list[Record]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a record."""
+    """One figure of a record, with what is parallel to it."""
 
     record: Record
     x: float | str
     median: float
     low: float
     high: float
+    bytes: int | None
     roof_share: float | None
     own_roof_share: float | None
     bound: str | None
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is compared with what: everything but provider."""
+        """What tells it from every other figure of a run."""
         record = self.record
-        return record.gpu_name, record.kernel_name, record.model, self.x, record.kernel_operation_mode, record.metric_name
+        what = record.kernel_name, record.model, self.x, record.kernel_operation_mode, record.metric_name
+        return (record.basis, record.gpu_name, *what, record.kernel_provider)
 
 
 def cells(records: Iterable[Record]) -> Iterator[Cell]:
     """Every figure, in order."""
     for record in records:
+        parallel: list[Any] = [record.bytes, record.roof_share, record.own_roof_share, record.bound]
         for index, x in enumerate(record.x_values):
-            beside = (record.roof_share, record.own_roof_share, record.bound)
-            shares: list[Any] = [values[index] if values else None for values in beside]
-            yield Cell(record, x, record.y_values_50[index], record.y_values_20[index], record.y_values_80[index], *shares)
+            figures = (record.y_values_50[index], record.y_values_20[index], record.y_values_80[index])
+            yield Cell(record, x, *figures, *(values[index] if values else None for values in parallel))

@@ -48,7 +48,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--sweep", choices=("token_length", "model_config"), default="token_length", help="along tokens, or along models at 2048 tokens"
     )
     parser.add_argument("--mode", action="append", choices=MODES, help="may be repeated (default: all)")
-    parser.add_argument("--peers", type=_peers, default=PROVIDERS[1:], help=f"of {','.join(PROVIDERS[1:])} (default: all)")
+    parser.add_argument("--peers", type=_peers, default=PROVIDERS[1:], help=f"of {','.join(PROVIDERS[1:])}, or none (default: all)")
     parser.add_argument("--soc", action="append", help=f"what is modelled, may be repeated: {', '.join(SOCS)} (default: Ascend910B4)")
     parser.add_argument(
         "--ceiling", choices=("measured", "cann"), default="measured", help="bandwidth that is modelled (default: measured)"
@@ -123,6 +123,8 @@ def _numbers(text: str) -> list[int]:
 
 
 def _peers(text: str) -> list[str]:
+    if text == "none":
+        return []
     unknown = [name for name in text.split(",") if name not in PROVIDERS[1:]]
     if unknown:
         raise argparse.ArgumentTypeError(f"must be of {', '.join(PROVIDERS[1:])} (got {', '.join(unknown)})")

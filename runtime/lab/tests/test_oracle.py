@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npu_op_lab.oracle import check
-from npu_op_lab.passes import evaluate, named, reference_results
+from npu_op_lab.passes import evaluate, named, reference_results, with_dims
 from npu_op_runtime.spec import DTYPES
 
 from .toy import CASES, toy
@@ -173,3 +173,23 @@ def test_outputs_are_named():
     assert named(one) == {"output": one}
     assert named((one, two)) == {"output 0": one, "output 1": two}
     assert named(Loss(one, None)) == {"loss": one, "z_loss": None}
+
+
+def test_few_elements_are_judged_over_several_seeds():
+    """Two elements of fp32: what eager errs there by luck must not decide; a wrong element still fails."""
+    tiny = with_dims(CASES[0], T=1, H=2)
+    seeds = []
+
+    def counted(x, weight, eps=1e-6):
+        seeds.append(float(x[0, 0]))
+        return toy("none").function(x, weight, eps)
+
+    assert all(verdict.passed for verdict in evaluate(toy("none"), tiny, function=counted))
+    assert len(set(seeds)) == 8
+    wrong = evaluate(toy("none"), tiny, function=lambda x, weight, eps=1e-6: toy("none").function(x, weight, eps) * (1 + 1e-6))
+    assert [verdict.passed for verdict in wrong] == [False, False, False]
+
+
+def test_a_missing_result_of_few_elements_is_named():
+    verdicts = evaluate(toy("none"), with_dims(CASES[0], T=1, H=1), function=lambda x, weight, eps=1e-6: (x * weight).detach())
+    assert [verdict.reason for verdict in verdicts[1:]] == ["None came where the reference gives a tensor"] * 2

@@ -27,7 +27,7 @@ class Case:
     `dims` are the sizes `make_inputs` reads (`{"T": 64, "H": 4096}`), `dtype` a key of `DTYPES`, `options` the keyword
     arguments of the call, `layout` a word that `make_inputs` understands ("contiguous", "sliced", "transposed", ...).
     Tags: "values" = small enough to execute in the interpreter and the emulator; "bench" = a benchmark shape, compiled and
-    modelled but executed only on an accelerator; "gradient-free" = forward only; any number of a case in shared/cases.
+    modelled but executed only on an accelerator; "gradient-free" = forward only; "inplace" = the call may overwrite its inputs.
     """
 
     name: str

@@ -53,7 +53,7 @@ def _without_a_right_digit(base: torch.Tensor, gold: torch.Tensor) -> bool:
 def check_any_shape(spec: OperatorSpec, case: Case, mode: Mode) -> None:
     """Rows, free dims and dtype as Hypothesis draws them, from none and one on."""
 
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=16, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(neighbours(spec))
     def holds(drawn: Case) -> None:
         require(evaluate(spec, drawn, mode=mode))

@@ -18,12 +18,38 @@ def _bf16(*shape: int) -> torch.Tensor:
 
 
 def test_each_kernel_reads_its_inputs_and_writes_its_output() -> None:
-    timing = model_eager(lambda gate, up: F.gelu(gate, approximate="tanh") * up, _bf16(1024, 4096), _bf16(1024, 4096))
-    size = 2 * 1024 * 4096
+    # Larger than L2: everything comes from HBM and goes there.
+    timing = model_eager(lambda gate, up: F.gelu(gate, approximate="tanh") * up, _bf16(16384, 4096), _bf16(16384, 4096))
+    size = 2 * 16384 * 4096
     assert [(kernel.name, kernel.bytes) for kernel in timing.kernels] == [("gelu", 2 * size), ("mul", 3 * size)]
-    assert timing.bytes == 5 * size
+    assert timing.bytes == timing.hbm_bytes == 5 * size
     expected = 5 * size / gm_bandwidth(get_soc("Ascend910B4"), "measured") + 2 * table()["launch_seconds"]
     assert timing.seconds == pytest.approx(expected, rel=1e-12)
+
+
+def test_what_fits_l2_moves_only_inputs_and_outputs_from_and_to_hbm() -> None:
+    timing = model_eager(lambda gate, up: F.gelu(gate, approximate="tanh") * up, _bf16(1024, 4096), _bf16(1024, 4096))
+    size = 2 * 1024 * 4096
+    assert (timing.bytes, timing.hbm_bytes) == (5 * size, 3 * size)
+
+
+def test_l2_forgets_what_was_used_least_recently_and_writes_it_back() -> None:
+    third = _bf16(20 * 1024, 1024)  # 40 MiB of the 96 MiB of a 910B4
+    other, more = torch.empty_like(third), torch.empty_like(third)
+
+    def twice() -> list[torch.Tensor]:
+        kept = third.neg()  # written: dirty in L2
+        return [kept, other.neg(), more.neg(), kept.neg()]
+
+    size = 2 * third.numel()
+    # Three inputs, the first result again, and four results.
+    assert model_eager(twice).hbm_bytes == 8 * size
+
+
+def test_a_kept_result_is_written_and_a_dropped_one_is_not() -> None:
+    x = _bf16(1024, 1024)
+    assert model_eager(lambda: x.neg()).hbm_bytes == 4 * x.numel()
+    assert model_eager(lambda: [x.neg(), None][1]).hbm_bytes == 2 * x.numel()
 
 
 def test_views_and_allocations_are_free() -> None:

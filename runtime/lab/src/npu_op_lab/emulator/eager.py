@@ -1,13 +1,17 @@
 """What PyTorch's own kernels would take: every ATen kernel moves its bytes at full bandwidth and pays a launch.
 
-The model is generous to eager: no kernel is ever slower than the memory, a kernel's intermediate results cost nothing, views and
-allocations are free, and a launch costs the same stated time as one of ours. It holds on any device, meta and fake tensors
-included, so that big shapes cost nothing. The cube core's operations (matrix products, convolutions) are not covered.
+The model is generous to eager: no kernel is ever slower than the memory, whatever it computes; a kernel's intermediate results cost
+nothing; views and allocations are free; a launch costs the same stated time as one of ours; and L2 keeps what the kernels before
+have touched, least recently used first out, so that a chain of kernels on tensors that fit moves only its inputs and outputs from and
+to HBM (ours pay HBM for everything that a kernel touches first). It holds on any device, meta and fake tensors included, so that big
+shapes cost nothing. The cube core's operations (matrix products, convolutions) are not covered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +41,28 @@ _CUBE = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "dot", "mv", "addm
 
 
 @dataclass(frozen=True)
+class Touch:
+    """A tensor that a kernel reads or writes: which memory, how many bytes."""
+
+    memory: int
+    bytes: int
+    writes: bool
+
+
+@dataclass(frozen=True)
 class AtenKernel:
-    """One ATen kernel: its name and the bytes that it must read and write."""
+    """One ATen kernel: its name, the bytes that it must read and write, and of which memory."""
 
     name: str
     bytes: int
+    touches: tuple[Touch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Freed:
+    """Memory that was given back: what L2 still holds of it is never written to HBM."""
+
+    memory: int
 
 
 @dataclass(frozen=True)
@@ -51,30 +72,59 @@ class EagerTiming:
     Attributes:
         kernels: in order.
         seconds: all of them, launches included.
-        bytes: read and written in all.
+        bytes: read and written in all; hbm_bytes: of these, from and to HBM.
         soc, ceiling: what it was modelled for.
     """
 
     kernels: tuple[AtenKernel, ...]
     seconds: float
     bytes: int
+    hbm_bytes: int
     soc: str
     ceiling: costs.Ceiling
 
 
 class AtenRecorder(ThroughOps):
-    """Keeps the ATen kernels that run within it, inside registered ops too."""
+    """Keeps the ATen kernels that run within it, inside registered ops too, and when memory is given back."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernels: list[AtenKernel] = []
+        self.log: list[AtenKernel | Freed] = []
+        self._memory: dict[weakref.ref[Any], int] = {}
 
     def aten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super().aten(func, args, kwargs)
-        moved = _bytes(func, args, kwargs, result)
-        if moved:
-            self.kernels.append(AtenKernel(func._schema.name.partition("::")[2], moved))
+        touches = tuple(self._touches(func, args, kwargs, result))
+        if touches:
+            name = func._schema.name.partition("::")[2]
+            self.log.append(AtenKernel(name, sum(touch.bytes for touch in touches), touches))
         return result
+
+    def _touches(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[Touch]:
+        """What a kernel must move: each input read once, each output written once."""
+        name = func._schema.name.partition("::")[2]
+        if name in _FREE or func.is_view:
+            return
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if name == "_to_copy" and outputs[0] is inputs[0]:
+            return
+        if name in _WRITE_ONLY:
+            inputs = []
+        elif name == "copy_":
+            inputs = inputs[1:]
+        for tensor in {id(tensor): tensor for tensor in inputs}.values():
+            yield Touch(self._identify(tensor), _size(tensor), writes=False)
+        for tensor in outputs:
+            yield Touch(self._identify(tensor), _size(tensor), writes=True)
+
+    def _identify(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        reference = weakref.ref(storage, self._freed)
+        return self._memory.setdefault(reference, len(self._memory))
+
+    def _freed(self, reference: weakref.ref[Any]) -> None:
+        self.log.append(Freed(self._memory[reference]))
 
 
 def model_eager(
@@ -82,40 +132,66 @@ def model_eager(
 ) -> EagerTiming:
     """Run `function(*args, **kwargs)` and model the time of its ATen kernels; a backward pass inside it counts too.
 
+    What the function returns is written to HBM; what it lets go of is not.
+
     Raises:
         NotImplementedError: an operation of the cube core, by name.
         ValueError: unknown `soc` or `ceiling`.
     """
     with AtenRecorder() as recorder:
-        function(*args, **kwargs)
-    return eager_timing(recorder.kernels, get_soc(soc), ceiling)
+        kept = function(*args, **kwargs)
+    timing = eager_timing(recorder.log, get_soc(soc), ceiling)
+    del kept
+    return timing
 
 
-def eager_timing(kernels: list[AtenKernel], soc: Soc, ceiling: costs.Ceiling) -> EagerTiming:
-    """The time of recorded ATen kernels."""
-    for kernel in kernels:
-        if kernel.name in _CUBE:
-            raise NotImplementedError(f"aten::{kernel.name} runs on the cube core, which the eager model does not cover")
+def eager_timing(log: Sequence[AtenKernel | Freed], soc: Soc, ceiling: costs.Ceiling) -> EagerTiming:
+    """The time of recorded ATen kernels, L2 cold at the start."""
+    bandwidth = costs.gm_bandwidth(soc, ceiling)
+    l2_bandwidth = soc.vector_cores * costs.table()["dma_bytes_per_cycle_in"] * soc.clock_hz
+    l2 = _L2(soc.l2_bytes)
+    kernels, seconds, hbm_bytes = [], 0.0, 0
+    for entry in log:
+        if isinstance(entry, Freed):
+            l2.forget(entry.memory)
+            continue
+        if entry.name in _CUBE:
+            raise NotImplementedError(f"aten::{entry.name} runs on the cube core, which the eager model does not cover")
+        hbm = sum(l2.touch(touch) for touch in entry.touches)
+        seconds += max(hbm / bandwidth, entry.bytes / l2_bandwidth) + costs.table()["launch_seconds"]
+        hbm_bytes += hbm
+        kernels.append(entry)
+    rest = l2.dirty()
     total = sum(kernel.bytes for kernel in kernels)
-    seconds = total / costs.gm_bandwidth(soc, ceiling) + len(kernels) * costs.table()["launch_seconds"]
-    return EagerTiming(tuple(kernels), seconds, total, soc.name, ceiling)
+    return EagerTiming(tuple(kernels), seconds + rest / bandwidth, total, hbm_bytes + rest, soc.name, ceiling)
 
 
-def _bytes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-    """Bytes that a kernel must move: what it reads once, what it writes once."""
-    name = func._schema.name.partition("::")[2]
-    if name in _FREE or func.is_view:
-        return 0
-    inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    if name in _WRITE_ONLY:
-        inputs = []
-    elif name == "copy_":
-        inputs = inputs[1:]
-    read = {id(tensor): _size(tensor) for tensor in inputs}
-    if name == "_to_copy" and outputs and outputs[0] is inputs[0]:
-        return 0
-    return sum(read.values()) + sum(_size(tensor) for tensor in outputs)
+class _L2:
+    """Which tensors L2 holds, least recently used first, and whether HBM lacks their values."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._held: OrderedDict[int, tuple[int, bool]] = OrderedDict()
+
+    def touch(self, touch: Touch) -> int:
+        """Bytes of HBM traffic that an access causes: what is missing, and what must make room."""
+        size, dirty = self._held.pop(touch.memory, (0, False))
+        if touch.bytes > self._capacity:
+            return touch.bytes  # it streams past
+        missing = 0 if touch.writes else max(touch.bytes - size, 0)
+        self._held[touch.memory] = max(size, touch.bytes), dirty or touch.writes
+        written = 0
+        while sum(held for held, _ in self._held.values()) > self._capacity:
+            _, (held, was_dirty) = self._held.popitem(last=False)
+            written += held if was_dirty else 0
+        return missing + written
+
+    def forget(self, memory: int) -> None:
+        self._held.pop(memory, None)
+
+    def dirty(self) -> int:
+        """Bytes that are still to be written to HBM."""
+        return sum(held for held, dirty in self._held.values() if dirty)
 
 
 def _size(tensor: torch.Tensor) -> int:

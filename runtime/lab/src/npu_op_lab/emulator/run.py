@@ -57,7 +57,7 @@ class Emulation:
         """Modelled time under a ceiling (the context's own by default)."""
         ceiling = ceiling or self._ceiling
         kernels = [launch.timing(ceiling) for launch in self.launches]
-        aten = eager_timing(self._recorder.kernels, self.soc, ceiling)
+        aten = eager_timing(self._recorder.log, self.soc, ceiling)
         launches = len(kernels) * costs.table()["launch_seconds"]
         return RunTime(kernels, aten, sum(kernel.seconds for kernel in kernels) + launches + aten.seconds)
 

@@ -1,0 +1,1 @@
+"""The emulator's modelled times beside every figure that others have published from hardware."""

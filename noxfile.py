@@ -127,6 +127,7 @@ def lint(session: nox.Session) -> None:
     run(session, "ascend", "ruff", "format", "--check", ".")
     run(session, "ascend", "python", "ci/imports.py")
     run(session, "ascend", "python", "ci/checks.py")
+    run(session, "ascend", "npu-lab", "scoreboard", "--check")
     for found in distributions():
         fragments = ("--draft", "--config", "pyproject.toml", "--dir", str(found.folder), "--name", found.name, "--version", "next")
         run(session, "ascend", "towncrier", "build", *fragments)
@@ -214,3 +215,8 @@ for _operator in operators():
 def bench_all(session: nox.Session) -> None:
     for operator in operators():
         run(session, DEVICE_STACK, "npu-lab", "bench", operator.short, *session.posargs)
+
+
+@shared("scoreboard", "Generate the table of Liger's RFC, modelled: docs/scoreboard, README, docs/benchmarks.md.", "ascend")
+def scoreboard(session: nox.Session) -> None:
+    run(session, "ascend", "npu-lab", "scoreboard", *session.posargs)

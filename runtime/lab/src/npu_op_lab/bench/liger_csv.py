@@ -77,6 +77,7 @@ def _record(rows: list[dict[str, str]]) -> Record:
         verified=None,
         verified_by=None,
         samples=None,
+        launches=None,
         kernels=None,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from npu_op_runtime.spec import Traffic
@@ -50,7 +50,7 @@ class Measurement:
     """One figure in one mode: median and the 20th and 80th percentile, in `UNITS[metric]`.
 
     `bound` and `own_roof_share` are the emulator's: the unit that bounds the longest kernel, and the share of the kernels' time
-    that the busiest of HBM and vector unit needs. `kernels` describes the kernels launched.
+    that the busiest of HBM and vector unit needs. `kernels` describes the kernels compiled, `launches` counts all that a call launches.
     """
 
     mode: str
@@ -61,7 +61,8 @@ class Measurement:
     samples: int
     bound: str | None = None
     own_roof_share: float | None = None
-    kernels: tuple[dict[str, Any], ...] = field(default=())
+    kernels: tuple[dict[str, Any], ...] = ()
+    launches: int | None = None
 
 
 class Backend(Protocol):

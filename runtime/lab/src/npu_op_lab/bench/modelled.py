@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # needs triton-ascend, which a CUDA machine does not have
 # The oracle judges the width of the point at as many rows as the emulator computes in about a second.
 _CHECKED_BYTES = 6_000_000
 _CHECKED_ROWS = 50
-_CEILINGS = {"cann": "CANN's figure", "measured": "CANN's figure, scaled to what a 910B4 was measured to stream"}
+_CEILINGS = {"cann": "CANN's figure", "measured": "what public measurements reach on a part with this HBM"}
 
 
 class Modelled:
@@ -95,27 +95,34 @@ class Modelled:
         with self._emulate(values=False, ceiling=self._ceiling) as run:
             result = call()
         kernels = tuple(describe(done.launch.kernel, timing) for done, timing in zip(run.launches, run.kernels, strict=True))
-        return result, _Phase(run.seconds, tuple(run.kernels), kernels)
+        return result, _Phase(run.seconds, len(kernels) + len(run.time().aten.kernels), tuple(run.kernels), kernels)
 
     def _eager(self, call: Callable[[], Any]) -> tuple[Any, _Phase]:
         from ..emulator import model_eager
 
         results: list[Any] = []
         timing = model_eager(lambda: results.append(call()), soc=self.place.device, ceiling=self._ceiling)
-        return results[0], _Phase(timing.seconds)
+        return results[0], _Phase(timing.seconds, len(timing.kernels))
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """Modelled seconds, the launches of Triton kernels, and the peak of memory in bytes."""
+    """Modelled seconds, launches of any kernel, those of Triton kernels, and the peak of memory in bytes."""
 
     seconds: float
+    launches: int
     timings: tuple[KernelTiming, ...] = ()
     kernels: tuple[dict[str, Any], ...] = ()
     peak: int = 0
 
     def __add__(self, after: _Phase) -> _Phase:
-        return _Phase(self.seconds + after.seconds, self.timings + after.timings, self.kernels + after.kernels, max(self.peak, after.peak))
+        return _Phase(
+            self.seconds + after.seconds,
+            self.launches + after.launches,
+            self.timings + after.timings,
+            self.kernels + after.kernels,
+            max(self.peak, after.peak),
+        )
 
     def measurements(self, mode: str) -> list[Measurement]:
         bound = max(self.timings, key=lambda timing: timing.seconds).bound if self.timings else None
@@ -123,7 +130,7 @@ class _Phase:
         share = sum(timing.seconds * timing.roof_share for timing in self.timings) / busy if busy else None
         speed, memory = self.seconds * 1e3, self.peak / MB
         return [
-            Measurement(mode, "speed", speed, speed, speed, 1, bound, share, self.kernels),
+            Measurement(mode, "speed", speed, speed, speed, 1, bound, share, self.kernels, self.launches),
             Measurement(mode, "memory", memory, memory, memory, 1),
         ]
 

@@ -36,6 +36,7 @@ class Record:
         verified: the oracle passed the provider's results in the same run. Without it there are no figures: the lists are empty.
         verified_by: where, at which size, the largest error over the allowed one, and the reason of a failure.
         samples: calls behind each figure.
+        launches: kernels that a call launches, where that is known (modelled, or an NPU's profile).
         kernels: what the vendor's compiler made of the kernels (modelled only), those of the last x.
         environment, git: stack and state of the sources; kernels_hash, model_hash: of the sources (see `sources`).
     """
@@ -69,6 +70,7 @@ class Record:
     verified: bool | None
     verified_by: dict[str, Any] | None
     samples: int | None
+    launches: int | None
     kernels: list[dict[str, Any]] | None
     environment: dict[str, Any] = field(default_factory=dict)
     git: dict[str, Any] = field(default_factory=dict)

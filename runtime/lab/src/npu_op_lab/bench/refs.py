@@ -64,8 +64,6 @@ def _bench(tree: Path, arguments: Sequence[str], ref: str) -> list[Record]:
 def _run(command: list[str], problem: str, env: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
-        raise RefFailed(f"{problem}: {_last_line(done.stderr) or _last_line(done.stdout)}")
-
-
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise RefFailed(f"{problem}: {(refused or said[-1:] or ['it said nothing'])[0]}")

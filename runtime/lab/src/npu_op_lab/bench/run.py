@@ -148,6 +148,7 @@ def _record(
         verified=verified.passed,
         verified_by={"how": verified.how, "error_over_allowed": verified.worst, "reason": verified.reason},
         samples=figures[0].samples if figures else 0,
+        launches=figures[-1].launches if figures else None,
         kernels=list(figures[-1].kernels) if figures and figures[-1].kernels else None,
         environment=environment(),
         git=git_state(package),

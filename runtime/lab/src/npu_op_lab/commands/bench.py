@@ -20,7 +20,7 @@ from ..bench.backends import backends_here
 from ..bench.measurement import Backend
 from ..bench.points import TOKENS, Point
 from ..bench.providers import Absent
-from ..bench.table import WIDTH, tables
+from ..bench.table import WIDTH, tables, violations
 
 _DESCRIPTION = """\
 Benchmark an operator at the shapes of published models, forward and backward, speed and peak memory.
@@ -78,6 +78,8 @@ def bench(options: argparse.Namespace) -> int:
         records = [record for outcome in outcomes for record in outcome.records]
         for table in tables(records):
             console.print(table)
+        for violation in violations(records):
+            console.print("VIOLATION", violation, style="red", markup=False)
         for backend, outcome in zip(backends, outcomes, strict=True):
             console.print(f"{backend.place.label}. Verified in this run: {_verified(outcome)}", markup=False)
             for note in outcome.notes:

@@ -1,0 +1,99 @@
+"""`npu-lab scoreboard`: the RFC's table, generated anew or checked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from npu_op_runtime.spec import MODELS
+
+from .. import operators
+from ..bench import BadRecords, Outcome, points_of, read, run
+from ..bench.backends import backends_here
+from ..bench.points import TOKENS
+from ..bench.providers import Absent
+from ..bench.table import WIDTH
+
+_SOCS = ("Ascend910B4", "Ascend910B3")
+# The sizes of Liger-Kernel's RFC #1159.
+_MODEL = "llama_3_8b"
+_MODES = ("no-grad-forward", "forward", "backward", "full")
+_PROVIDERS = ("ours", "eager", "liger")
+_DESCRIPTION = """\
+Generate the table of Liger-Kernel's RFC #1159 for the operators of this repository, modelled, from records: docs/scoreboard/ (records,
+HTML, PNG) and the tables that README.md and docs/benchmarks.md embed. Run it in the root of the repository.
+
+--from adds saved records: those of a device become a table of their own, and stay in it until others of that device come.
+--check runs nothing: exit status 1 when the checked-in table is older than the kernels, the compiler or the emulator it describes."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "scoreboard",
+        help="generate or check the table of Liger's RFC",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="only say whether the checked-in table is still true")
+    parser.add_argument("--soc", action="append", help=f"what is modelled, may be repeated (default: {', '.join(_SOCS)})")
+    parser.add_argument("--model", action="append", choices=list(MODELS), help=f"may be repeated (default: {_MODEL}, the RFC's sizes)")
+    parser.add_argument(
+        "--from", dest="saved", action="append", type=Path, metavar="FILE", help="saved records of a device to add, may be repeated"
+    )
+    parser.set_defaults(run=scoreboard)
+
+
+def scoreboard(options: argparse.Namespace) -> int:
+    """Generate or check."""
+    from ..scoreboard import boards, measured_before, stale, write_files
+    from ..scoreboard.render import markdown
+
+    root = Path.cwd()
+    if options.check:
+        reasons = stale(root)
+        for reason in reasons:
+            print(f"npu-lab scoreboard: {reason}", file=sys.stderr)
+        if reasons:
+            print("npu-lab scoreboard: generate it anew: nox -s scoreboard", file=sys.stderr)
+        return int(bool(reasons))
+    try:
+        saved = measured_before(root, [record for file in options.saved or () for record in read(file)])
+        outcomes = list(_outcomes(options.soc or _SOCS, options.model or [_MODEL]))
+        records = [record for outcome in outcomes for record in outcome.records] + saved
+        written = write_files(records, root)
+    except (BadRecords, ValueError, Absent) as error:
+        print(f"npu-lab scoreboard: {error}", file=sys.stderr)
+        return 2
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console.print(Markdown(markdown(boards(records))))
+    for note in dict.fromkeys(note for outcome in outcomes for note in (*outcome.notes, *outcome.failed)):
+        console.print("note:", note, style="yellow", markup=False)
+    for file in written:
+        console.print(f"written: {file.relative_to(root)}", markup=False)
+    return 0
+
+
+def _outcomes(socs: Sequence[str], models: Sequence[str]) -> Iterator[Outcome]:
+    """Every operator on every SoC, in processes of their own; records in the order of the operators."""
+    work = [(soc, name) for soc in socs for name in operators.names()]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # spawn: a forked child would inherit torch's thread pools in an unknown state.
+    pool = ProcessPoolExecutor(min(os.cpu_count() or 1, len(work)) or 1, mp_context=get_context("spawn"))
+    with pool, Progress(*columns, transient=True) as progress:
+        results = pool.map(_run, *zip(*[(soc, name, tuple(models)) for soc, name in work], strict=True))
+        yield from progress.track(results, total=len(work), description="modelling")
+
+
+def _run(soc: str, operator: str, models: Sequence[str]) -> Outcome:
+    (backend,) = backends_here([soc])
+    return run(backend, points_of(operators.load(operator), models, TOKENS), _PROVIDERS, _MODES)

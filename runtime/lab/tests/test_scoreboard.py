@@ -1,0 +1,156 @@
+"""The RFC's table from records: marks, renderings, embedding, and the check that it is still true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from npu_op_lab import operators
+from npu_op_lab.bench import MODES, Record, points_of, run
+from npu_op_lab.bench.points import RFC_ROWS
+from npu_op_lab.bench.sources import kernels_hash, model_hash, package_of
+from npu_op_lab.scoreboard import board, boards, files, measured_before, stale, write_files
+from npu_op_lab.scoreboard.files import END, RECORDS, START
+from npu_op_lab.scoreboard.render import html, markdown, text_of
+
+from .bench_fakes import FakeBackend, spec, zeros
+
+
+def _records(kernel: str = "softmax", device: str = "Ascend910B4", launches: int | None = None, **microseconds: float) -> list[Record]:
+    """Modelled records under the name of a row; `launches` of eager."""
+    found = run(FakeBackend(device, **microseconds), points_of(spec(), ["llama_3_8b"], [8, 16]), ["ours", "eager", "liger"], MODES).records
+    return [replace(record, kernel_name=kernel, basis="modelled", launches=launches) for record in found]
+
+
+def _row(records: list[Record], kernel: str = "softmax") -> board.Row:
+    (made,) = boards(records)
+    return next(row for row in made.rows if row.kernel == kernel)
+
+
+def test_rows_are_the_rfcs_in_its_order_then_the_others() -> None:
+    (made,) = boards([*_records(), *_records("split_qk_norm")])
+    assert [row.kernel for row in made.rows] == [*RFC_ROWS, "split_qk_norm"] and len(RFC_ROWS) == 18
+    assert next(row.rfc for row in made.rows if row.kernel == "kl_div") == (True, False, False, True)
+    missing = [row.kernel for row in made.rows if row.missing]
+    assert len(missing) == 17 and "softmax" not in missing
+    assert "8 of 8 cells of 2 rows pass" in made.summary and "17 rows have no operator" in made.summary
+
+
+def test_a_mark_is_the_worst_ratio_over_the_sizes() -> None:
+    records = _records()  # eager 3 times ours, liger twice
+    slow = next(
+        index for index, record in enumerate(records) if (record.kernel_provider, record.kernel_operation_mode) == ("ours", "forward")
+    )
+    record = records[slow]
+    records[slow] = replace(record, y_values_50=[record.y_values_50[0], 4 * record.y_values_50[1]])
+    row = _row(records)
+    assert row.eager[0] == board.Mark("fail", pytest.approx(0.75)) and text_of(row.eager[0]) == "✗ 0.75×"
+    assert row.eager[1] == board.Mark("pass", pytest.approx(3.0)) and row.liger[2] == board.Mark("pass", pytest.approx(2.0))
+    assert row.eager[3] == board.Mark("pass", 1.0)  # equal memory is no loss
+
+
+@pytest.mark.parametrize(
+    ("eager", "launches", "kind"), [(0.97, 1, "level"), (0.97, 2, "fail"), (0.9, 1, "fail"), (1.0, 1, "level"), (1.01, 1, "pass")]
+)
+def test_only_a_modelled_single_kernel_may_be_level(eager: float, launches: int, kind: str) -> None:
+    assert _row(_records(launches=launches, eager=eager)).eager[0].kind == kind
+    measured = [replace(record, basis="measured") for record in _records(launches=launches, eager=eager)]
+    assert _row(measured).eager[0].kind == ("pass" if eager > 1 else "fail")
+    assert _row(_records(launches=launches, liger=eager)).liger[0].kind == ("pass" if eager > 1 else "fail")
+
+
+def test_a_ratio_is_never_rounded_up_to_a_pass() -> None:
+    assert text_of(board.Mark("fail", 0.9999)) == "✗ 0.999×"
+    assert text_of(board.Mark("fail", 0.949)) == "✗ 0.94×"
+
+
+def test_a_refused_operator_has_no_ratio() -> None:
+    found = run(FakeBackend("X"), points_of(spec(function=zeros), ["llama_3_8b"], [8]), ["ours", "eager"], MODES).records
+    row = _row([replace(record, kernel_name="tvd") for record in found], "tvd")
+    assert {(mark.kind, mark.ratio) for mark in row.eager} == {("refused", None)}
+
+
+def test_renderings_say_where_figures_come_from() -> None:
+    made = boards([*_records(eager=0.5), *_records(device="Ascend910B3")])
+    for text in (markdown(made), html(made)):
+        assert "Modelled on Ascend910B4" in text and "Modelled on Ascend910B3" in text
+        assert "No NPU ran any of it" in text and "1000 GB/s, made up" in text
+        assert "✗ 0.50×" in text and "not in the repository yet" in text
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository whose only operator has the records of `_current`."""
+    monkeypatch.setattr(operators, "names", lambda: ["toy"])
+    monkeypatch.setattr(operators, "load", lambda _: spec())
+    (tmp_path / "docs").mkdir()
+    for file in files.EMBEDDING:
+        (tmp_path / file).write_text(f"before\n\n{START}\nold\n{END}\n\nafter\n")
+    return tmp_path
+
+
+def _current() -> list[Record]:
+    return [replace(record, model_hash=model_hash()) for record in _records()]
+
+
+def test_written_files_are_true_and_embedded(root: Path) -> None:
+    written = write_files(_current(), root)
+    assert stale(root) == []
+    assert all(file.exists() for file in written) and root / "docs/scoreboard/Ascend910B4-modelled.png" in written
+    text = (root / "README.md").read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| `softmax` | ✓ 3.00× |" in text
+    write_files(_current(), root)
+    assert (root / "README.md").read_text() == text
+
+
+def test_readme_shows_the_first_device_the_page_all(root: Path) -> None:
+    write_files([*_current(), *[replace(record, gpu_name="Ascend910B3") for record in _current()]], root)
+    assert "Ascend910B3" not in (root / "README.md").read_text()
+    assert "Ascend910B3" in (root / "docs/benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kernels_hash": "another"}, "toy or the runtime changed since"),
+        ({"model_hash": "another"}, "the emulator changed since"),
+        ({"operator": "gone"}, "no figures of toy"),
+    ],
+)
+def test_a_table_older_than_its_sources_is_stale(root: Path, changes: dict[str, str], reason: str) -> None:
+    write_files([replace(record, **changes) for record in _current()], root)
+    assert any(reason in found for found in stale(root))
+
+
+def test_figures_measured_on_a_device_may_be_older(root: Path) -> None:
+    device = [replace(record, gpu_name="H200", basis="measured", kernels_hash="another", model_hash=None) for record in _current()]
+    write_files([*_current(), *device], root)
+    assert stale(root) == []
+    # and stay, until the same device is measured again
+    assert {record.gpu_name for record in measured_before(root, [])} == {"H200"}
+    again = [replace(device[0], kernel_name="tvd")]
+    assert measured_before(root, again) == again
+
+
+def test_an_edited_table_or_page_is_stale(root: Path) -> None:
+    write_files(_current(), root)
+    readme = root / "README.md"
+    readme.write_text(readme.read_text().replace("3.00×", "9.00×"))
+    (root / files.PAGE).unlink()
+    (root / RECORDS).with_name("Ascend910B4-modelled.png").unlink()
+    reasons = "\n".join(stale(root))
+    assert "README.md: embeds another table" in reasons and "scoreboard.html: not what" in reasons and "png: missing" in reasons
+
+
+def test_no_records_and_no_markers_are_named(root: Path) -> None:
+    assert "No such file" in stale(root)[0]
+    (root / "README.md").write_text("no markers\n")
+    with pytest.raises(ValueError, match="README.md must hold the lines"):
+        write_files(_current(), root)
+    assert not (root / RECORDS).exists()
+
+
+def test_the_hash_follows_the_operators_package() -> None:
+    assert {record.kernels_hash for record in _records()} == {kernels_hash(package_of(spec()))}

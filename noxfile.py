@@ -199,7 +199,7 @@ def register_operator(operator: Distribution) -> None:
         def lab(session: nox.Session) -> None:
             run(session, stack, "npu-lab", command, op, *session.posargs)
 
-    lab_session("bench", f"Benchmark {op} at the shapes of published models: measured on an NPU or GPU, else compiled.", DEVICE_STACK)
+    lab_session("bench", f"Benchmark {op} at the shapes of published models: measured on an NPU or GPU, else modelled.", DEVICE_STACK)
     lab_session("compile", f"Compile every case of {op} for the Ascend SoCs: UB, double buffering, scalar loops.", "ascend")
     lab_session("emulate", f"Execute the compiled kernels of {op} in the emulator: values, hazards, modelled time.", "ascend")
     lab_session("tolerance", f"Print the error of {op} and of eager PyTorch against fp64, per tensor.", DEVICE_STACK)

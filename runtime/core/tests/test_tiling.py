@@ -47,7 +47,7 @@ def test_row_plans_fit_ub_double_buffered_in_whole_blocks(target, n_cols, reside
 def test_block_plans_cover_the_row_with_even_pieces(target, n_cols, itemsize):
     buffers = (*stream(itemsize, 3), Buffer(4), Buffer(4))
     plan = plan_blocks(target, n_cols, buffers)
-    pieces = plan.blocks(1, 1, n_cols)
+    pieces = plan.tiles(1, 1, n_cols)
     assert used(plan.rows, plan.cols, buffers) <= target.ub_bytes
     assert plan.cols * itemsize % UB_BLOCK_BYTES == 0
     assert pieces * plan.cols >= n_cols > (pieces - 1) * plan.cols
@@ -76,7 +76,7 @@ def test_widths_that_are_no_power_of_two_are_not_padded(n_cols):
     assert plan.fold * plan.cols == n_cols
 
 
-def test_tiles_are_counted_per_outer_block():
+def test_tiles_are_counted_per_block():
     plan = plan_rows(NPU_TARGETS[0], 4096, (*stream(2, 2), Buffer(4)), (*stream(2, 2), Buffer(4)))
     assert plan.rows >= 2
     assert plan.row_tiles(3, plan.rows + 1) == 6

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import my_chunk
+from npu_op_runtime.tiles import my_chunk, row_address, row_arguments
 
 # 2u = x * (LINEAR + CUBIC * x^2) with u = sqrt(2/pi) * (x + 0.044715 x^3), torch.nn.functional.gelu(approximate="tanh").
 LINEAR = tl.constexpr(1.5957691216057308)
@@ -35,11 +35,13 @@ def _gradients(dy, gate, up, TANH: tl.constexpr):
     """dgate = dy * up * gelu'(gate) and dup = dy * gelu(gate), with gelu(x) = x * cdf(x)."""
     square = gate * gate
     if TANH:
+        # Clamped so that e stays finite: then 1 - cdf = e * cdf, without the cancellation of a subtraction.
+        e = tl.exp(tl.minimum(gate * (square * MINUS_CUBIC + MINUS_LINEAR), 80.0))
         # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
-        cdf = 0.5 / (0.5 * tl.exp(gate * (square * MINUS_CUBIC + MINUS_LINEAR)) + 0.5)
+        cdf = 0.5 / (0.5 * e + 0.5)
         dy_cdf = dy * cdf
         dup = dy_cdf * gate
-        return dy_cdf * up * ((gate - gate * cdf) * (square * THREE_CUBIC + LINEAR) + 1.0), dup
+        return dy_cdf * up * (gate * (e * cdf) * (square * THREE_CUBIC + LINEAR) + 1.0), dup
     else:
         cdf = 0.5 * tl.math.erf(gate * SQRT_HALF) + 0.5
         slope = gate * (DENSITY * tl.exp(square * -0.5))
@@ -61,7 +63,9 @@ def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, TANH: tl.
 
 
 @triton.jit
-def geglu_backward_kernel(DY, GATE, UP, DGATE, DUP, elements, BLOCK: tl.constexpr, TANH: tl.constexpr):
+def geglu_backward_kernel(
+    DY, GATE, UP, DGATE, DUP, elements, BLOCK: tl.constexpr, TANH: tl.constexpr, NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr
+):
     """Contiguous. Moves: read dy, gate and up, write dgate and dup (which may be gate and up themselves)."""
     lane = tl.arange(0, BLOCK)
     first, last = my_chunk(tl.cdiv(elements, BLOCK))
@@ -69,68 +73,74 @@ def geglu_backward_kernel(DY, GATE, UP, DGATE, DUP, elements, BLOCK: tl.constexp
         base = tl.cast(tile, tl.int64) * BLOCK
         mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32)
+        # dup does not depend on up.
+        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else gate
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
         dgate, dup = _gradients(dy, gate, up, TANH)
-        tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)
-        tl.store(DUP + base + lane, dup.to(DUP.dtype.element_ty), mask=mask)
+        if NEED_DGATE:
+            tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)
+        if NEED_DUP:
+            tl.store(DUP + base + lane, dup.to(DUP.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _tile_of(tile, inner, n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Outer block, first row and first column of a tile; row tiles are the fastest, then columns, then blocks."""
+def _my_tile(tile, inner, n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Block, first row and first column of a tile; row tiles are the fastest, then columns, then blocks."""
     row_tiles = tl.cdiv(inner, ROWS)
     strip = tile // row_tiles
     block = strip // ((n_cols + COLS - 1) // COLS)
     row = (tile - strip * row_tiles) * ROWS
     column = (strip - block * ((n_cols + COLS - 1) // COLS)) * COLS
-    return tl.cast(block, tl.int64), row, column
+    return block, row, column
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "gate_outer", "up_outer", "out_outer"])
+@triton.jit(do_not_specialize=row_arguments("gate", "up", "out"))
 def geglu_forward_rows_kernel(
-    GATE, UP, OUT, outer, inner, gate_outer, gate_row, up_outer, up_row, out_outer, out_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, TANH: tl.constexpr,
+    GATE, UP, OUT, outer, middle, inner, gate_outer, gate_middle, gate_row, up_outer, up_middle, up_row, out_outer, out_middle, out_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, TANH: tl.constexpr,
 ):  # fmt: skip
     """Strided rows (packed gate|up, slices). Moves: read gate and up, write out."""
-    lane = tl.arange(0, ROWS)
-    cols = tl.arange(0, COLS)
-    first, last = my_chunk(outer * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
+    lane = tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, COLS)[None, :]
+    first, last = my_chunk(outer * middle * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
     for tile in range(first, last):
-        block, row, column = _tile_of(tile, inner, n_cols, ROWS, COLS)
-        row64 = tl.cast(row, tl.int64)
-        mask = (lane < inner - row)[:, None] & (cols < n_cols - column)[None, :]
-        gate_at = GATE + block * gate_outer + row64 * gate_row + column + (lane[:, None] * gate_row + cols[None, :])
-        up_at = UP + block * up_outer + row64 * up_row + column + (lane[:, None] * up_row + cols[None, :])
-        out_at = OUT + block * out_outer + row64 * out_row + column + (lane[:, None] * out_row + cols[None, :])
+        block, row, column = _my_tile(tile, inner, n_cols, ROWS, COLS)
+        mask = (lane < inner - row) & (cols < n_cols - column)
+        gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)
+        up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
+        out_at = row_address(OUT, block, row, middle, out_outer, out_middle, out_row, ONE_BLOCK) + column + (lane * out_row + cols)
         gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
         out = _gelu(gate, TANH) * up
         tl.store(out_at, out.to(OUT.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "dy_outer", "gate_outer", "up_outer", "dgate_outer", "dup_outer"])
+@triton.jit(do_not_specialize=row_arguments("dy", "gate", "up", "dgate", "dup"))
 def geglu_backward_rows_kernel(
-    DY, GATE, UP, DGATE, DUP, outer, inner, dy_outer, dy_row, gate_outer, gate_row, up_outer, up_row,
-    dgate_outer, dgate_row, dup_outer, dup_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, TANH: tl.constexpr,
+    DY, GATE, UP, DGATE, DUP, outer, middle, inner, dy_outer, dy_middle, dy_row, gate_outer, gate_middle, gate_row,
+    up_outer, up_middle, up_row, dgate_outer, dgate_middle, dgate_row, dup_outer, dup_middle, dup_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    TANH: tl.constexpr, NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr,
 ):  # fmt: skip
     """Strided rows. Moves: read dy, gate and up, write dgate and dup (which may be gate and up themselves)."""
-    lane = tl.arange(0, ROWS)
-    cols = tl.arange(0, COLS)
-    first, last = my_chunk(outer * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
+    lane = tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, COLS)[None, :]
+    first, last = my_chunk(outer * middle * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
     for tile in range(first, last):
-        block, row, column = _tile_of(tile, inner, n_cols, ROWS, COLS)
-        row64 = tl.cast(row, tl.int64)
-        mask = (lane < inner - row)[:, None] & (cols < n_cols - column)[None, :]
-        dy_at = DY + block * dy_outer + row64 * dy_row + column + (lane[:, None] * dy_row + cols[None, :])
-        gate_at = GATE + block * gate_outer + row64 * gate_row + column + (lane[:, None] * gate_row + cols[None, :])
-        up_at = UP + block * up_outer + row64 * up_row + column + (lane[:, None] * up_row + cols[None, :])
-        dgate_at = DGATE + block * dgate_outer + row64 * dgate_row + column + (lane[:, None] * dgate_row + cols[None, :])
-        dup_at = DUP + block * dup_outer + row64 * dup_row + column + (lane[:, None] * dup_row + cols[None, :])
+        block, row, column = _my_tile(tile, inner, n_cols, ROWS, COLS)
+        mask = (lane < inner - row) & (cols < n_cols - column)
+        dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane * dy_row + cols)
+        gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)
         gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
+        up = gate
+        if NEED_DGATE:
+            up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
+            up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
         dgate, dup = _gradients(dy, gate, up, TANH)
-        tl.store(dgate_at, dgate.to(DGATE.dtype.element_ty), mask=mask)
-        tl.store(dup_at, dup.to(DUP.dtype.element_ty), mask=mask)
+        if NEED_DGATE:
+            dgate_base = row_address(DGATE, block, row, middle, dgate_outer, dgate_middle, dgate_row, ONE_BLOCK)
+            tl.store(dgate_base + column + (lane * dgate_row + cols), dgate.to(DGATE.dtype.element_ty), mask=mask)
+        if NEED_DUP:
+            dup_base = row_address(DUP, block, row, middle, dup_outer, dup_middle, dup_row, ONE_BLOCK)
+            tl.store(dup_base + column + (lane * dup_row + cols), dup.to(DUP.dtype.element_ty), mask=mask)

@@ -105,7 +105,7 @@ class _GEGLU(torch.autograd.Function):
             geglu_backward_inplace(dy, gate, up, ctx.approximate)
             dgate, dup = gate, up
         else:
-            dgate, dup = geglu_backward(dy, gate, up, ctx.approximate)
+            dgate, dup = geglu_backward(dy, gate, up, ctx.approximate, *ctx.needs_input_grad[:2])
         return dgate if ctx.needs_input_grad[0] else None, dup if ctx.needs_input_grad[1] else None, None, None
 
 
@@ -135,9 +135,12 @@ def _run_forward(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, approx
     launch_elementwise(_KERNELS, "geglu_forward", (gate, up), (out,), buffers, TANH=approximate == "tanh")
 
 
-def _run_backward(dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, dgate: torch.Tensor, dup: torch.Tensor, approximate: str) -> None:
-    buffers = _buffers(gate, 5, 2, approximate)
-    launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, TANH=approximate == "tanh")
+def _run_backward(
+    dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, dgate: torch.Tensor | None, dup: torch.Tensor | None, approximate: str
+) -> None:
+    buffers = _buffers(gate, 5, 3 if approximate == "tanh" else 2, approximate)
+    constants = {"TANH": approximate == "tanh", "NEED_DGATE": dgate is not None, "NEED_DUP": dup is not None}
+    launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, **constants)
 
 
 def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,19 +162,23 @@ def _forward_fake(gate, up, approximate):
     return torch.empty_like(gate)
 
 
-def _backward_kernel(dy, gate, up, approximate):
-    dgate, dup = _backward_fake(dy, gate, up, approximate)
-    _run_backward(dy, gate, up, dgate, dup, approximate)
+def _backward_kernel(dy, gate, up, approximate, need_dgate, need_dup):
+    dgate, dup = _backward_fake(dy, gate, up, approximate, need_dgate, need_dup)
+    _run_backward(dy, gate, up, dgate if need_dgate else None, dup if need_dup else None, approximate)
     return dgate, dup
 
 
-def _backward_reference(dy, gate, up, approximate):
-    gradients = reference_gradients(lambda g, u: geglu_reference(g, u, approximate=approximate), (gate, up), dy, (True, True))
-    return tuple(out.copy_(gradient) for out, gradient in zip(_backward_fake(dy, gate, up, approximate), gradients))
+def _backward_reference(dy, gate, up, approximate, need_dgate, need_dup):
+    outputs = _backward_fake(dy, gate, up, approximate, need_dgate, need_dup)
+    gradients = reference_gradients(lambda g, u: geglu_reference(g, u, approximate=approximate), (gate, up), dy, (need_dgate, need_dup))
+    for out, gradient in zip(outputs, gradients):
+        if gradient is not None:
+            out.copy_(gradient)
+    return outputs
 
 
-def _backward_fake(dy, gate, up, approximate):
-    return torch.empty_like(gate), torch.empty_like(up)
+def _backward_fake(dy, gate, up, approximate, need_dgate, need_dup):
+    return torch.empty_like(gate) if need_dgate else gate.new_empty(0), torch.empty_like(up) if need_dup else up.new_empty(0)
 
 
 def _backward_inplace_kernel(dy, gate, up, approximate):
@@ -179,7 +186,7 @@ def _backward_inplace_kernel(dy, gate, up, approximate):
 
 
 def _backward_inplace_reference(dy, gate, up, approximate):
-    for out, gradient in zip((gate, up), _backward_reference(dy, gate, up, approximate)):
+    for out, gradient in zip((gate, up), _backward_reference(dy, gate, up, approximate, True, True)):
         out.copy_(gradient)
 
 
@@ -225,7 +232,7 @@ geglu_forward = register_op(
 )
 geglu_backward = register_op(
     "npu_op_geglu",
-    "backward(Tensor dy, Tensor gate, Tensor up, str approximate) -> (Tensor dgate, Tensor dup)",
+    "backward(Tensor dy, Tensor gate, Tensor up, str approximate, bool need_dgate, bool need_dup) -> (Tensor dgate, Tensor dup)",
     kernel=_backward_kernel,
     reference=_backward_reference,
     fake=_backward_fake,

@@ -1,6 +1,6 @@
 """Kernels of RMSNorm and the buffers that each keeps in UB.
 
-Layout of every kernel: tiles of ROWS rows (or, with FOLD > 1, of one row in FOLD pieces), a contiguous chunk of tiles per
+Layout of every kernel: tiles of ROWS rows (or, with FOLD > 1, of one row in FOLD pieces), a contiguous chunk of rows per
 program, tile bases as int64 scalars and offsets inside a tile as int32.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import my_chunk, row_sum
+from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_sum, row_tile
 
 
 @triton.jit
@@ -49,10 +49,11 @@ def _load_weight(WEIGHT, offsets, mask, offset, dtype: tl.constexpr, CASTING: tl
         return 0.0
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "y_outer", "rstd_outer"])
+@triton.jit(do_not_specialize=row_arguments("x", "y", "rstd"))
 def rms_norm_forward_kernel(
-    X, WEIGHT, Y, RSTD, outer, inner, x_outer, x_row, y_outer, y_row, rstd_outer, rstd_row, eps, offset,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, DENSE: tl.constexpr,
+    X, WEIGHT, Y, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row, rstd_outer, rstd_middle, rstd_row,
+    eps, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
     CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x, write y (+ 4 bytes of rstd per row), weight once per program."""
@@ -71,19 +72,17 @@ def rms_norm_forward_kernel(
         weight = _load_weight(WEIGHT, cols, inside, offset, dtype, CASTING, HAS_WEIGHT, True)
         if HAS_WEIGHT:
             weight = weight[None, :]
-    tiles_per_outer = tl.cdiv(inner, ROWS)
-    first, last = my_chunk(outer * tiles_per_outer)
-    for tile in range(first, last):
-        block = tile // tiles_per_outer
-        row = (tile - block * tiles_per_outer) * ROWS
-        block64 = tl.cast(block, tl.int64)
-        row64 = tl.cast(row, tl.int64)
-        x_base = X + block64 * x_outer + row64 * x_row
-        y_base = Y + block64 * y_outer + row64 * y_row
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
+        y_base = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK)
+        if SAVE_RSTD:
+            rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
         if FOLD > 1:
             x = tl.load(x_base + piece).to(tl.float32)
         else:
-            exists = lane < inner - row
+            exists = lane < remaining
             mask = exists[:, None] & inside[None, :]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         square = _round(x * x, dtype, CASTING)
@@ -93,33 +92,32 @@ def rms_norm_forward_kernel(
             tl.store(y_base + piece, y)
             if SAVE_RSTD:
                 # Every piece holds the row's rstd; the first one stores it.
-                tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=lane < 1)
+                tl.store(rstd_base + lane * rstd_row, rstd, mask=lane < 1)
         else:
             tl.store(y_base + lane[:, None] * y_row + cols[None, :], y, mask=mask)
             if SAVE_RSTD:
-                tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=exists)
+                tl.store(rstd_base + lane * rstd_row, rstd, mask=exists)
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "y_outer", "rstd_outer"])
+@triton.jit(do_not_specialize=row_arguments("x", "y", "rstd"))
 def rms_norm_forward_wide_kernel(
-    X, WEIGHT, Y, RSTD, outer, inner, x_outer, x_row, y_outer, y_row, rstd_outer, rstd_row, eps, offset,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    X, WEIGHT, Y, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row, rstd_outer, rstd_middle, rstd_row,
+    eps, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
     CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr,
 ):  # fmt: skip
     """Rows wider than UB, in column tiles. Moves: read x twice (the second time from L2), write y, weight once per tile of rows."""
     dtype: tl.constexpr = X.dtype.element_ty
     lane = tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
-    tiles_per_outer = tl.cdiv(inner, ROWS)
-    first, last = my_chunk(outer * tiles_per_outer)
-    for tile in range(first, last):
-        block = tile // tiles_per_outer
-        row = (tile - block * tiles_per_outer) * ROWS
-        block64 = tl.cast(block, tl.int64)
-        row64 = tl.cast(row, tl.int64)
-        exists = lane < inner - row
-        x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
-        y_base = Y + block64 * y_outer + row64 * y_row + lane[:, None] * y_row
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        exists = lane < remaining
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
+        y_base = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + lane[:, None] * y_row
+        if SAVE_RSTD:
+            rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
         # Squares are added across tiles as a tile and reduced once: one reduction per row instead of one per tile.
         squares = tl.zeros((ROWS, COLS), tl.float32)
         for start in range(0, n_cols, COLS):
@@ -128,7 +126,7 @@ def rms_norm_forward_wide_kernel(
             squares += _round(x * x, dtype, CASTING)
         rstd = _rstd(tl.sum(squares, axis=1) * (1.0 / n_cols), eps, dtype, CASTING)
         if SAVE_RSTD:
-            tl.store(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, rstd, mask=exists)
+            tl.store(rstd_base + lane * rstd_row, rstd, mask=exists)
         for start in range(0, n_cols, COLS):
             inside = start + cols < n_cols
             mask = exists[:, None] & inside[None, :]
@@ -140,10 +138,25 @@ def rms_norm_forward_wide_kernel(
             tl.store(y_base + (start + cols)[None, :], y.to(dtype), mask=mask)
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "dx_outer", "rstd_outer"])
+@triton.jit(
+    do_not_specialize=[
+        "outer",
+        "middle",
+        "inner",
+        "x_outer",
+        "x_middle",
+        "dy_outer",
+        "dy_middle",
+        "dx_outer",
+        "dx_middle",
+        "rstd_outer",
+        "rstd_middle",
+    ]
+)
 def rms_norm_backward_kernel(
-    X, WEIGHT, DY, RSTD, DX, DWEIGHT, outer, inner, x_outer, x_row, dy_outer, dy_row, dx_outer, dx_row, rstd_outer, rstd_row, offset,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, DENSE: tl.constexpr,
+    X, WEIGHT, DY, RSTD, DX, DWEIGHT, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    dx_outer, dx_middle, dx_row, rstd_outer, rstd_middle, rstd_row, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x and dy, write dx, one fp32 row of partial dweight per program.
@@ -167,22 +180,18 @@ def rms_norm_backward_kernel(
         if HAS_WEIGHT:
             weight = weight[None, :]
         dweight = tl.zeros((COLS,), tl.float32)
-    tiles_per_outer = tl.cdiv(inner, ROWS)
-    first, last = my_chunk(outer * tiles_per_outer)
-    for tile in range(first, last):
-        block = tile // tiles_per_outer
-        row = (tile - block * tiles_per_outer) * ROWS
-        block64 = tl.cast(block, tl.int64)
-        row64 = tl.cast(row, tl.int64)
-        x_base = X + block64 * x_outer + row64 * x_row
-        dy_base = DY + block64 * dy_outer + row64 * dy_row
-        rstd_base = RSTD + block64 * rstd_outer + row64 * rstd_row
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
+        dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK)
+        rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
         if FOLD > 1:
             rstd = tl.load(rstd_base + 0 * lane)[:, None]
             x = tl.load(x_base + piece).to(tl.float32)
             dy = tl.load(dy_base + piece).to(tl.float32)
         else:
-            exists = lane < inner - row
+            exists = lane < remaining
             mask = exists[:, None] & inside[None, :]
             rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -195,7 +204,7 @@ def rms_norm_backward_kernel(
             else:
                 dweight += tl.sum(product, axis=0)
         if NEED_DX:
-            dx_base = DX + block64 * dx_outer + row64 * dx_row
+            dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
             if HAS_WEIGHT:
                 product = product * weight
                 dy = dy * weight
@@ -213,26 +222,39 @@ def rms_norm_backward_kernel(
             tl.store(dweight_base + cols, dweight, mask=inside)
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "dx_outer", "rstd_outer"])
+@triton.jit(
+    do_not_specialize=[
+        "outer",
+        "middle",
+        "inner",
+        "x_outer",
+        "x_middle",
+        "dy_outer",
+        "dy_middle",
+        "dx_outer",
+        "dx_middle",
+        "rstd_outer",
+        "rstd_middle",
+    ]
+)
 def rms_norm_backward_wide_dx_kernel(
-    X, WEIGHT, DY, RSTD, DX, outer, inner, x_outer, x_row, dy_outer, dy_row, dx_outer, dx_row, rstd_outer, rstd_row, offset,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    X, WEIGHT, DY, RSTD, DX, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    dx_outer, dx_middle, dx_row, rstd_outer, rstd_middle, rstd_row, offset,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """dx of rows wider than UB, in column tiles. Moves: read x and dy twice (the second time from L2), write dx."""
     lane = tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
-    tiles_per_outer = tl.cdiv(inner, ROWS)
-    first, last = my_chunk(outer * tiles_per_outer)
-    for tile in range(first, last):
-        block = tile // tiles_per_outer
-        row = (tile - block * tiles_per_outer) * ROWS
-        block64 = tl.cast(block, tl.int64)
-        row64 = tl.cast(row, tl.int64)
-        exists = lane < inner - row
-        x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
-        dy_base = DY + block64 * dy_outer + row64 * dy_row + lane[:, None] * dy_row
-        dx_base = DX + block64 * dx_outer + row64 * dx_row + lane[:, None] * dx_row
-        rstd = tl.load(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, mask=exists, other=0.0)[:, None]
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        exists = lane < remaining
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
+        dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
+        dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
+        rstd = tl.load(
+            row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK) + lane * rstd_row, mask=exists, other=0.0
+        )[:, None]
         products = tl.zeros((ROWS, COLS), tl.float32)
         for start in range(0, n_cols, COLS):
             inside = start + cols < n_cols
@@ -257,10 +279,10 @@ def rms_norm_backward_wide_dx_kernel(
             tl.store(dx_base + (start + cols)[None, :], dx.to(DX.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["outer", "inner", "x_outer", "dy_outer", "rstd_outer"])
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "rstd"))
 def rms_norm_backward_wide_dweight_kernel(
-    X, DY, RSTD, DWEIGHT, outer, inner, x_outer, x_row, dy_outer, dy_row, rstd_outer, rstd_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    X, DY, RSTD, DWEIGHT, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row, rstd_outer, rstd_middle, rstd_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Partial dweight of rows wider than UB: each program walks its rows once per column tile, holding that tile's sum.
 
@@ -268,21 +290,21 @@ def rms_norm_backward_wide_dweight_kernel(
     """
     lane = tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
-    tiles_per_outer = tl.cdiv(inner, ROWS)
-    first, last = my_chunk(outer * tiles_per_outer)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
     for start in range(0, n_cols, COLS):
         inside = start + cols < n_cols
         dweight = tl.zeros((COLS,), tl.float32)
-        for tile in range(first, last):
-            block = tile // tiles_per_outer
-            row = (tile - block * tiles_per_outer) * ROWS
-            block64 = tl.cast(block, tl.int64)
-            row64 = tl.cast(row, tl.int64)
-            exists = lane < inner - row
+        for trip in range(trips):
+            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+            exists = lane < remaining
             mask = exists[:, None] & inside[None, :]
-            x_base = X + block64 * x_outer + row64 * x_row + lane[:, None] * x_row
-            dy_base = DY + block64 * dy_outer + row64 * dy_row + lane[:, None] * dy_row
-            rstd = tl.load(RSTD + block64 * rstd_outer + row64 * rstd_row + lane * rstd_row, mask=exists, other=0.0)[:, None]
+            x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
+            dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
+            rstd = tl.load(
+                row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK) + lane * rstd_row,
+                mask=exists,
+                other=0.0,
+            )[:, None]
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             dweight += tl.sum(dy * (x * rstd), axis=0)

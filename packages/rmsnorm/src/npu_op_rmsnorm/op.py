@@ -124,16 +124,16 @@ def _forward_kernel(
     plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight, casting), _tiled_buffers(2, x))
     rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
-    strides = (*rows.flat_strides, 0, 0)[:6]
+    strides = (*rows.flat_strides, 0, 0, 0)[:9]
     kernels = load_kernels(_KERNELS, target.backend)
-    arguments = (x_in, weight, y_out, rstd_out, rows.outer, rows.inner, *strides, eps, offset)
-    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "CASTING": casting}
+    arguments = (x_in, weight, y_out, rstd_out, rows.outer, rows.middle, rows.inner, *strides, eps, offset)
+    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1, "CASTING": casting}
     flags = {"HAS_WEIGHT": weight is not None, "SAVE_RSTD": save_rstd}
     kernel = kernels.rms_norm_forward_wide_kernel
     if plan.resident:
         kernel = kernels.rms_norm_forward_kernel
         constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
-    grid = programs(target, plan.row_tiles(rows.outer, rows.inner), persistent=False)
+    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False)
     launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
     rows.write_back()
     return y, rstd
@@ -165,7 +165,7 @@ def _backward_kernel(
     n_cols = x.shape[-1]
     plan = plan_rows(target, n_cols, _backward_buffers(x, weight), _tiled_buffers(3, x))
     rows = rows_of((x, dy, rstd.unsqueeze(-1)), (dx,) if need_dx else ())
-    grid = programs(target, plan.row_tiles(rows.outer, rows.inner), persistent=True)
+    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
     partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
     run = _backward_resident if plan.resident else _backward_wide
     run(target, plan, grid, rows, weight, partials, offset, need_dx, need_dweight)
@@ -181,12 +181,12 @@ def _backward_resident(
 ) -> None:  # fmt: skip
     x, dy, rstd = rows.tensors[:3]
     dx = rows.tensors[3] if need_dx else None
-    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
+    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0, 0))[:4]
     launch(
         load_kernels(_KERNELS, target.backend).rms_norm_backward_kernel, grid, target, x,
-        x, weight, dy, rstd, dx, partials, rows.outer, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
-        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, FOLD=plan.fold, COLS=plan.cols, DENSE=rows.dense,
-        HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
+        x, weight, dy, rstd, dx, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, FOLD=plan.fold, COLS=plan.cols,
+        ONE_BLOCK=rows.blocks == 1, DENSE=rows.dense, HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
     )  # fmt: skip
 
 
@@ -197,18 +197,18 @@ def _backward_wide(
     kernels = load_kernels(_KERNELS, target.backend)
     x, dy, rstd = rows.tensors[:3]
     dx = rows.tensors[3] if need_dx else None
-    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0))[:4]
-    tile = {"num_warps": plan.num_warps, "n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols}
+    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0, 0))[:4]
+    tile = {"num_warps": plan.num_warps, "n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
     if need_dx:
         launch(
             kernels.rms_norm_backward_wide_dx_kernel, grid, target, x,
-            x, weight, dy, rstd, dx, rows.outer, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+            x, weight, dy, rstd, dx, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
             HAS_WEIGHT=weight is not None, **tile,
         )  # fmt: skip
     if need_dweight:
         launch(
             kernels.rms_norm_backward_wide_dweight_kernel, grid, target, x,
-            x, dy, rstd, partials, rows.outer, rows.inner, *x_strides, *dy_strides, *rstd_strides, **tile,
+            x, dy, rstd, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *rstd_strides, **tile,
         )  # fmt: skip
 
 

@@ -14,33 +14,56 @@ from .tiling import Buffer, plan_blocks, plan_flat, programs
 
 
 def launch_elementwise(
-    module: str, name: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], buffers: tuple[Buffer, ...], **constants: Any
+    module: str,
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor | None],
+    buffers: tuple[Buffer, ...],
+    **constants: Any,
 ) -> None:
     """Launches `<name>_kernel(*tensors, elements, BLOCK)` or, for strided tensors, `<name>_rows_kernel`.
 
-    The rows kernel takes `(*tensors, outer, inner, (outer stride, row stride) of each tensor, n_cols, ROWS, COLS)`.
-    `constants` go to either. Outputs may be inputs (in place). Empty tensors launch nothing.
+    The rows kernel takes `(*tensors, outer, middle, inner, (outer, middle, row stride) of each tensor, n_cols, ROWS, COLS, ONE_BLOCK)`.
+    `constants` go to either. Outputs may be inputs (in place), or None where nobody wants them. Empty tensors launch nothing.
     """
-    tensors = (*inputs, *outputs)
-    first = tensors[0]
-    if first.numel() == 0:
+    wanted = [output for output in outputs if output is not None]
+    first = inputs[0]
+    if first.numel() == 0 or not wanted:
         return
     target = target_of(first)
     kernels = load_kernels(module, target.backend)
-    if all(tensor.stride() == first.stride() for tensor in tensors) and _dense(first):
+    if all(tensor.stride() == first.stride() for tensor in (*inputs, *wanted)) and _dense(first):
         flat = plan_flat(target, buffers)
         grid = programs(target, -(-first.numel() // flat.block), persistent=False)
         kernel = getattr(kernels, f"{name}_kernel")
-        launch(kernel, grid, target, first, *tensors, first.numel(), num_warps=flat.num_warps, BLOCK=flat.block, **constants)
+        launch(kernel, grid, target, first, *inputs, *outputs, first.numel(), num_warps=flat.num_warps, BLOCK=flat.block, **constants)
         return
     n_cols = first.shape[-1]
     plan = plan_blocks(target, n_cols, buffers)
-    rows = rows_of(inputs, outputs)
+    rows = rows_of(inputs, wanted)
+    tensors: list[torch.Tensor | None] = list(rows.tensors)
+    strides = list(rows.strides)
+    for position, output in enumerate(outputs, start=len(inputs)):
+        if output is None:
+            tensors.insert(position, None)
+            strides.insert(position, (0, 0, 0))
     launch(
-        getattr(kernels, f"{name}_rows_kernel"), programs(target, plan.blocks(rows.outer, rows.inner, n_cols), persistent=False),
-        target, first, *rows.tensors, rows.outer, rows.inner, *rows.flat_strides,
-        num_warps=plan.num_warps, n_cols=n_cols, ROWS=plan.rows, COLS=plan.cols, **constants,
-    )  # fmt: skip
+        getattr(kernels, f"{name}_rows_kernel"),
+        programs(target, plan.tiles(rows.blocks, rows.inner, n_cols), persistent=False),
+        target,
+        first,
+        *tensors,
+        rows.outer,
+        rows.middle,
+        rows.inner,
+        *(stride for levels in strides for stride in levels),
+        num_warps=plan.num_warps,
+        n_cols=n_cols,
+        ROWS=plan.rows,
+        COLS=plan.cols,
+        ONE_BLOCK=rows.blocks == 1,
+        **constants,
+    )
     rows.write_back()
 
 

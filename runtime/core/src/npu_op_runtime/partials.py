@@ -6,7 +6,10 @@ import torch
 
 from .device import Target
 from .launch import launch, load_kernels
-from .tiling import Buffer, plan_flat, programs
+from .tiling import programs
+
+# Rows of a tile: with 256 columns of fp32 a transfer of 16 KiB, and few trips for as many rows as an NPU has cores.
+_ROWS = 16
 
 
 def sum_partials(partials: torch.Tensor, dtype: torch.dtype, target: Target) -> torch.Tensor:
@@ -15,14 +18,13 @@ def sum_partials(partials: torch.Tensor, dtype: torch.dtype, target: Target) -> 
     out = torch.empty(width, dtype=dtype, device=partials.device)
     if count == 0:
         return out.zero_()
-    fits = plan_flat(target, (Buffer(4, streamed=True), Buffer(4), Buffer(4, streamed=True))).block
-    block = min(fits, _block_for(width, target.cores))
+    block = _block_for(width, target.cores)
     kernels = load_kernels("npu_op_runtime.partials_kernel", target.backend)
     grid = programs(target, -(-width // block), persistent=False)
-    launch(kernels.sum_partials_kernel, grid, target, partials, partials, out, count, width, BLOCK=block)
+    launch(kernels.sum_partials_kernel, grid, target, partials, partials, out, count, width, ROWS=_ROWS, BLOCK=block)
     return out
 
 
 def _block_for(width: int, cores: int) -> int:
-    # Spread the columns over the cores, in pieces of at least 256 elements (1 KiB of fp32) and a power of two for CUDA.
-    return max(256, 1 << (max(1, width // cores) - 1).bit_length())
+    # Spread the columns over the cores, in pieces of 128 to 512 elements, powers of two for CUDA.
+    return min(512, max(128, 1 << (max(1, width // cores) - 1).bit_length()))

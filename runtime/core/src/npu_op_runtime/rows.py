@@ -1,7 +1,7 @@
 """How row-wise kernels walk tensors of any rank and layout without copying them.
 
 A row is the last dimension. The leading dimensions of all tensors of a call are sorted by the strides of the first one and
-merged where every tensor allows it, so a transposed or sliced view becomes `outer` blocks of `inner` equally spaced rows.
+merged where every tensor allows it, so transposed and sliced views become `outer` x `middle` blocks of `inner` equally spaced rows.
 """
 
 from __future__ import annotations
@@ -13,25 +13,33 @@ from dataclasses import dataclass
 
 import torch
 
+# Strides that a kernel takes to reach a row: a transposed tensor beside a contiguous one needs three.
+_LEVELS = 3
+
 
 @dataclass(frozen=True)
 class Rows:
-    """`outer` x `inner` rows; `strides[i]` is (outer stride, row stride) of tensor i, in elements.
+    """`outer` x `middle` x `inner` rows; `strides[i]` is (outer, middle, row stride) of tensor i, in elements.
 
     `tensors` are what to hand to the kernel: the given inputs then outputs, except where a copy could not be avoided; after
     the launch `write_back()` moves results out of such copies. `dense` says that every tensor is one block of back-to-back rows.
     """
 
     outer: int
+    middle: int
     inner: int
-    strides: tuple[tuple[int, int], ...]
+    strides: tuple[tuple[int, int, int], ...]
     tensors: tuple[torch.Tensor, ...]
     dense: bool
     copied_outputs: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
 
     @property
+    def blocks(self) -> int:
+        return self.outer * self.middle
+
+    @property
     def flat_strides(self) -> tuple[int, ...]:
-        return tuple(stride for pair in self.strides for stride in pair)
+        return tuple(stride for strides in self.strides for stride in strides)
 
     def write_back(self) -> None:
         for output, copy in self.copied_outputs:
@@ -42,29 +50,32 @@ def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
     """Rows of tensors with the same leading dimensions, in any layout; a tensor of one value per row has a last dimension of 1.
 
     An input whose last dimension is not contiguous is copied (a reduction over a strided dimension would read a cache line
-    per element); with a warning, everything is copied when the rows need more than two strides.
+    per element); with a warning, everything is copied when the rows need more than three strides.
     """
     tensors = (*inputs, *outputs)
     lead = tensors[0].shape[:-1]
     if all(tensor.is_contiguous() for tensor in tensors):
-        return Rows(1, math.prod(lead), tuple((0, tensor.shape[-1]) for tensor in tensors), tensors, dense=True)
+        return Rows(1, 1, math.prod(lead), tuple((0, 0, tensor.shape[-1]) for tensor in tensors), tensors, dense=True)
     order = sorted(range(len(lead)), key=tensors[0].stride, reverse=True)
     sorted_views = [tensor.permute(*order, -1) for tensor in tensors]
     views = [view if _rows_contiguous(view) else view.contiguous() for view in sorted_views]
     merged = _merge(views)
-    if len(merged) > 2:
+    if len(merged) > _LEVELS:
         warnings.warn(
-            f"copying tensors of shape {tuple(tensors[0].shape)}: their rows need {len(merged)} strides, kernels take 2", stacklevel=2
+            f"copying tensors of shape {tuple(tensors[0].shape)}: their rows need {len(merged)} strides, kernels take {_LEVELS}",
+            stacklevel=2,
         )
         views = [view.contiguous() for view in sorted_views]
         merged = _merge(views)
-    (outer, outer_strides), (inner, inner_strides) = [(1, (0,) * len(views))] * (2 - len(merged)) + merged
+    levels = [(1, (0,) * len(views))] * (_LEVELS - len(merged)) + merged
+    (outer, outer_strides), (middle, middle_strides), (inner, row_strides) = levels
     return Rows(
         outer,
+        middle,
         inner,
-        tuple(zip(outer_strides, inner_strides)),
+        tuple(zip(outer_strides, middle_strides, row_strides)),
         tuple(views),
-        dense=outer == 1 and all(stride == view.shape[-1] for stride, view in zip(inner_strides, views)),
+        dense=len(merged) == 1 and all(stride == view.shape[-1] for stride, view in zip(row_strides, views)),
         copied_outputs=tuple(
             (before, after) for before, after in list(zip(sorted_views, views))[len(inputs) :] if before.data_ptr() != after.data_ptr()
         ),

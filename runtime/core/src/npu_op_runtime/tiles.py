@@ -6,6 +6,11 @@ import triton
 import triton.language as tl
 
 
+def row_arguments(*tensors: str) -> list[str]:
+    """Arguments of a row-wise kernel that depend on batch and sequence length: not specialised, or each length compiles again."""
+    return ["outer", "middle", "inner", *(f"{tensor}_{level}" for tensor in tensors for level in ("outer", "middle"))]
+
+
 @triton.jit
 def my_chunk(tiles):
     """First and one-past-last tile of this program: contiguous chunks whose sizes differ by at most one."""
@@ -15,6 +20,48 @@ def my_chunk(tiles):
     extra = tiles - per_program * tl.num_programs(0)
     first = program * per_program + tl.minimum(program, extra)
     return first, first + per_program + (program < extra).to(tl.int32)
+
+
+@triton.jit
+def my_rows(blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr):
+    """This program's share of `blocks` x `inner` rows as (first, last, trips) for `row_tile`.
+
+    ONE_BLOCK (blocks is 1) shares out rows, so that no program has more than one row too many; else tiles, none across blocks.
+    """
+    if ONE_BLOCK:
+        first, last = my_chunk(inner)
+        trips = tl.cdiv(last - first, ROWS)
+    else:
+        first, last = my_chunk(blocks * tl.cdiv(inner, ROWS))
+        trips = last - first
+    return first, last, trips
+
+
+@triton.jit
+def row_tile(trip, first, last, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr):
+    """Block and first row of a trip's tile, and how many rows from there on are its own."""
+    if ONE_BLOCK:
+        block = 0
+        row = first + trip * ROWS
+        remaining = last - row
+    else:
+        tiles_per_block = tl.cdiv(inner, ROWS)
+        tile = first + trip
+        block = tile // tiles_per_block
+        row = (tile - block * tiles_per_block) * ROWS
+        remaining = inner - row
+    return block, row, remaining
+
+
+@triton.jit
+def row_address(BASE, block, row, middle, outer_stride, middle_stride, row_stride, ONE_BLOCK: tl.constexpr):
+    """Address of a row of a block; blocks lie as outer x middle. Scalar int64 arithmetic: offsets of large tensors pass 2^31."""
+    address = BASE + tl.cast(row, tl.int64) * row_stride
+    if not ONE_BLOCK:
+        outer = block // middle
+        inside = block - outer * middle
+        address += tl.cast(outer, tl.int64) * outer_stride + tl.cast(inside, tl.int64) * middle_stride
+    return address
 
 
 @triton.jit

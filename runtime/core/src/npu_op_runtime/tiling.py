@@ -68,13 +68,13 @@ class RowPlan:
     resident: bool
     num_warps: int = 4
 
-    def row_tiles(self, outer: int, inner: int) -> int:
-        """Tiles of a kernel that handles whole rows, of `outer` blocks of `inner` rows: a tile never spans two blocks."""
-        return outer * -(-inner // self.rows)
+    def row_tiles(self, blocks: int, inner: int) -> int:
+        """Tiles of a kernel that handles whole rows, of `blocks` blocks of `inner` rows: a tile never spans two blocks."""
+        return blocks * -(-inner // self.rows)
 
-    def blocks(self, outer: int, inner: int, n_cols: int) -> int:
+    def tiles(self, blocks: int, inner: int, n_cols: int) -> int:
         """Tiles of a kernel that handles each column piece by itself."""
-        return self.row_tiles(outer, inner) * -(-n_cols // self.cols)
+        return self.row_tiles(blocks, inner) * -(-n_cols // self.cols)
 
 
 @dataclass(frozen=True)

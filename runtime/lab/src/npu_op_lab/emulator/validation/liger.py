@@ -54,13 +54,13 @@ def model(operator: Operator, soc: str, ceiling: costs.Ceiling) -> tuple[Phases,
     """Liger's and eager's time."""
     inputs = operator.inputs(_maker("cpu"))
     with emulate(soc, values=False, ceiling=ceiling) as forward:
-        outputs = _tensors(operator.liger(*inputs))
+        outputs = _differentiable(operator.liger(*inputs))
     with emulate(soc, values=False, ceiling=ceiling) as backward:
-        _backward(outputs)
+        _backward(outputs, inputs)
     found: list[list[torch.Tensor]] = []
     inputs = operator.inputs(_maker("meta"))
-    eager = model_eager(lambda: found.append(_tensors(operator.eager(*inputs))), soc=soc, ceiling=ceiling)
-    eager_backward = model_eager(lambda: _backward(found[0]), soc=soc, ceiling=ceiling)
+    eager = model_eager(lambda: found.append(_differentiable(operator.eager(*inputs))), soc=soc, ceiling=ceiling)
+    eager_backward = model_eager(lambda: _backward(found[0], inputs), soc=soc, ceiling=ceiling)
     return Phases(forward.seconds, backward.seconds), Phases(eager.seconds, eager_backward.seconds)
 
 
@@ -73,17 +73,14 @@ def _maker(device: str) -> Make:
     return make
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, torch.Tensor) and part.requires_grad]
+def _differentiable(result: Any) -> list[torch.Tensor]:
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    return [part for part in parts if isinstance(part, torch.Tensor) and part.requires_grad]
 
 
-def _backward(outputs: list[torch.Tensor]) -> None:
-    # The incoming gradient is there already: making it is no part of the pass.
-    torch.autograd.backward(outputs, [_unwritten(out) for out in outputs])
-
-
-def _unwritten(like: torch.Tensor) -> torch.Tensor:
-    return torch.ones((), dtype=like.dtype, device=like.device) if like.dim() == 0 else torch.empty_like(like)
+def _backward(outputs: list[torch.Tensor], inputs: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    # The incoming gradients are unwritten memory: making them is no part of the pass. Nor is adding to a leaf's gradient.
+    return torch.autograd.grad(outputs, _differentiable(inputs), [torch.empty_like(out) for out in outputs], allow_unused=True)
 
 
 def _apply(module: str, function: str, *options: Any) -> Callable[..., Any]:

@@ -103,8 +103,8 @@ def test_absent_and_failing_providers_are_noted_once() -> None:
         raise RuntimeError("no such\nkernel")
 
     outcome = _run(peers={"liger": broken})
-    assert "vendor: this machine has no vendor" in outcome.notes
-    assert "liger at llama_3_8b-T8: RuntimeError: no such" in outcome.notes
+    assert "toy by vendor: this machine has no vendor" in outcome.notes
+    assert "toy by liger at llama_3_8b-T8: RuntimeError: no such" in outcome.notes
     assert {record.kernel_provider for record in outcome.records} == {"ours", "eager"}
     assert len(outcome.notes) == len(set(outcome.notes))
 

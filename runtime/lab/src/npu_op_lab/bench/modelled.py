@@ -55,7 +55,7 @@ class Modelled:
 
     def resolve(self, point: Point, provider: str) -> Callable[..., Any]:
         if provider not in self.providers:
-            raise Absent(f"{provider} is measured on a device only, its kernels cannot be compiled offline")
+            raise Absent("measured on a device only, its kernels cannot be compiled offline")
         function = function_of(point.spec, provider)
         return on_ascend(function) if provider == "liger" else function
 

@@ -57,11 +57,11 @@ def run(
                 function = backend.resolve(point, provider)
                 verified = backend.verify(point, provider, function)
                 measured = backend.measure(point, provider, function, _modes(point, modes)) if verified.passed else []
-            except Absent as reason:
-                _note(outcome.notes, f"{provider}: {reason}")
+            except (Absent, ImportError, NotImplementedError) as reason:  # not here, or not for this operator
+                _note(outcome.notes, f"{point.kernel} by {provider}: {_first_line(reason)}")
                 continue
             except Exception as error:  # another project's code, the compiler, the device: whatever it raises, the rest goes on
-                _note(outcome.notes, f"{provider} at {point.case.name}: {type(error).__name__}: {_first_line(error)}")
+                _note(outcome.notes, f"{point.kernel} by {provider} at {point.case.name}: {type(error).__name__}: {_first_line(error)}")
                 continue
             if not verified.passed:
                 _note(outcome.failed, f"{point.kernel} by {provider} at {point.case.name}: the oracle refuses it: {verified.reason}")

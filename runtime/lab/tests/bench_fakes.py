@@ -46,8 +46,6 @@ def spec(**changes: Any) -> OperatorSpec:
 class FakeBackend:
     """Really judges results on the CPU; times are `microseconds[provider]` per row."""
 
-    providers: Sequence[str] = ("ours", "eager", "liger")
-
     def __init__(self, device: str = "Fake 1", **microseconds: float) -> None:
         self.place = Place(device, "measured", None, 1e12, "made up")
         self._microseconds = {"ours": 1.0, "eager": 3.0, "liger": 2.0} | microseconds

@@ -146,3 +146,17 @@ def test_a_profile_that_is_not_of_equal_calls_is_refused() -> None:
 def test_a_profile_without_its_columns_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must have rows with the columns"):
         per_call(text, 1)
+
+
+def test_results_of_few_elements_are_judged_over_several_seeds_at_fewer_rows(backend: Measured) -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return (x.to(torch.float64 if x.dtype == torch.float64 else torch.float32) ** 2).sum()
+
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return total(x) * 1.01
+
+    with mock.patch.object(measured, "_JUDGED_BYTES", 4 * 2 * 64 * 2):
+        point = points_of(spec(function=total, reference=total), ["llama_3_8b"], [8])[0]
+        verdict = backend.verify(point, "ours", total)
+        assert verdict.passed and verdict.how == "no device, the shape that is timed; output at T = 4"
+        assert not backend.verify(point, "ours", wrong).passed

@@ -98,9 +98,9 @@ class Reference:
         return [check(name, actual.get(name), self.base[name], self.gold[name], self.terms(name)) for name in self.gold]
 
     @property
-    def small(self) -> bool:
-        """Whether a result has so few elements that one draw of eager's errors says little of their size."""
-        return any(gold is not None and gold.is_floating_point() and 0 < gold.numel() < _FEW for gold in self.gold.values())
+    def small(self) -> list[str]:
+        """The results of so few elements that one draw of eager's errors says little of their size."""
+        return [name for name, gold in self.gold.items() if gold is not None and gold.is_floating_point() and 0 < gold.numel() < _FEW]
 
     def terms(self, name: str) -> int:
         """How many elements of the largest tensor of the call go into one element of this result."""

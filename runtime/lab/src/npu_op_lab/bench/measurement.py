@@ -69,15 +69,18 @@ class Backend(Protocol):
     """One kind of machine."""
 
     place: Place
-    providers: Sequence[str]
 
     def resolve(self, point: Point, provider: str) -> Callable[..., Any]:
-        """The provider's function on this backend; raises Absent."""
+        """The provider's function here; raises Absent, ImportError or NotImplementedError where there is none."""
         ...
 
-    def verify(self, point: Point, provider: str, function: Callable[..., Any]) -> Verification: ...
+    def verify(self, point: Point, provider: str, function: Callable[..., Any]) -> Verification:
+        """Run it, forward and backward, and ask the oracle."""
+        ...
 
-    def measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]: ...
+    def measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]:
+        """Every metric in every mode; called after a verdict in its favour."""
+        ...
 
 
 def minimum_bytes(traffic: Traffic, mode: str) -> int:

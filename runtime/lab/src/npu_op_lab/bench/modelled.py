@@ -14,12 +14,12 @@ from npu_op_runtime.spec import Case
 
 from ..execution import Mode, has_offline_compiler
 from ..inputs import Inputs
-from ..passes import evaluate, forward, random_upstream, wanted, with_dims
+from ..passes import evaluate, forward, random_upstream, wanted
 from .measurement import Measurement, Place, Verification
 from .memory import MB, PeakMemory
 from .points import Point
 from .providers import Absent, function_of, on_ascend
-from .verify import verification
+from .verify import reduced, verification
 
 if TYPE_CHECKING:  # needs triton-ascend, which a CUDA machine does not have
     from ..emulator import KernelTiming
@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # needs triton-ascend, which a CUDA machine does not have
 # The oracle judges the width of the point at as many rows as the emulator computes in about a second.
 _CHECKED_BYTES = 6_000_000
 _CHECKED_ROWS = 50
+_PROVIDERS = ("ours", "eager", "liger")
 _CEILINGS = {"cann": "CANN's figure", "measured": "what public measurements reach on a part with this HBM"}
 
 
@@ -38,8 +39,6 @@ class Modelled:
         Absent: triton-ascend or the vendor's compiler is not installed.
         ValueError: unknown SoC, or one without a GM rate.
     """
-
-    providers: Sequence[str] = ("ours", "eager", "liger")
 
     def __init__(self, soc: str, ceiling: Ceiling = "measured") -> None:
         if not has_offline_compiler():
@@ -54,7 +53,7 @@ class Modelled:
         self.place = Place(row.name, "modelled", row.name, gm_bandwidth(row, ceiling), _CEILINGS[ceiling])
 
     def resolve(self, point: Point, provider: str) -> Callable[..., Any]:
-        if provider not in self.providers:
+        if provider not in _PROVIDERS:
             raise Absent("measured on a device only, its kernels cannot be compiled offline")
         function = function_of(point.spec, provider)
         return on_ascend(function) if provider == "liger" else function
@@ -63,7 +62,7 @@ class Modelled:
         """Values of the same width at fewer rows; the timed shape is only modelled."""
         if provider == "eager":
             return Verification(True, "the reference itself")
-        case = _reduced(point)
+        case = reduced(point, _CHECKED_BYTES, _CHECKED_ROWS)
         key = _key(point.spec.name, provider, case)
         if key not in self._verified:
             mode = Mode(f"emulator-{self.place.soc}", "cpu", kernels=True, enter=self._emulate)
@@ -163,9 +162,3 @@ def _training(point: Point, function: Callable[..., Any], time: _Time, device: s
 
 def _key(operator: str, provider: str, case: Case) -> str:
     return repr((operator, provider, sorted(case.dims.items()), case.dtype, case.options, case.layout))
-
-
-def _reduced(point: Point) -> Case:
-    rows = point.spec.rows
-    row_bytes = point.spec.traffic(with_dims(point.case, **{rows: 1})).forward
-    return with_dims(point.case, **{rows: max(3, min(_CHECKED_ROWS, _CHECKED_BYTES // row_bytes))})

@@ -1,11 +1,15 @@
-"""The oracle's verdicts on a call, in one word."""
+"""The oracle's verdicts on a provider, in one word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from npu_op_runtime.spec import Case
+
 from ..oracle import Verdict
+from ..passes import with_dims
 from .measurement import Verification
+from .points import Point
 
 
 def verification(verdicts: Iterable[Verdict], how: str) -> Verification:
@@ -14,3 +18,10 @@ def verification(verdicts: Iterable[Verdict], how: str) -> Verification:
     failed = [str(verdict) for verdict in verdicts if not verdict.passed]
     shares = [verdict.max_error / verdict.max_allowed for verdict in verdicts if verdict.max_allowed]
     return Verification(not failed, how, max(shares, default=0.0), failed[0] if failed else "")
+
+
+def reduced(point: Point, forward_bytes: int, most: int = 1 << 30) -> Case:
+    """The case at so many rows, 3 to `most` and never more than it has, that its forward moves about `forward_bytes`."""
+    rows = point.spec.rows
+    row_bytes = point.spec.traffic(with_dims(point.case, **{rows: 1})).forward
+    return with_dims(point.case, **{rows: min(point.case.dims[rows], max(3, min(most, forward_bytes // max(row_bytes, 1))))})

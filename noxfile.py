@@ -75,8 +75,7 @@ def prepare(session: nox.Session, stack: Stack) -> None:
         session.log("nothing changed since it was prepared")
         return
 
-    extras = {"npu-op-runtime": "[cuda]"} if stack == "cuda" else {"npu-op-lab": "[compiler,test]"}
-    extras.setdefault("npu-op-lab", "[test]")
+    extras = {"npu-op-runtime": "[cuda]", "npu-op-lab": "[test]"} if stack == "cuda" else {"npu-op-lab": "[compiler,test]"}
     editables = [arg for found in distributions() for arg in ("-e", f"{found.folder}{extras.get(found.name, '')}")]
     session.install("-c", CONSTRAINTS, *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "dev"), *editables)
     session.install("-c", CONSTRAINTS, "--no-deps", *PEERS)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from repo import ROOT, distributions
 
@@ -52,9 +55,15 @@ def problems(archive: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"{metadata_file} must say version {distribution.version} and licence Apache-2.0"
     if metadata.get_payload() != (distribution.folder / "README.md").read_text():
         yield f"{metadata_file} must carry the README"
-    required = {line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
-    if required != set(map(str, distribution.requirements.values())):
-        yield f"{metadata_file} must require {', '.join(map(str, distribution.requirements.values()))} (got {', '.join(sorted(required))})"
+    required = _normalised(Requirement(line) for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line)
+    declared = _normalised(distribution.requirements.values())
+    if required != declared:
+        yield f"{metadata_file} must require {', '.join(declared)} (got {', '.join(required)})"
+
+
+def _normalised(requirements: Iterable[Requirement]) -> list[str]:
+    """Comparable: a back end writes ml-dtypes for ml_dtypes."""
+    return sorted(f"{canonicalize_name(requirement.name)}{requirement.specifier}" for requirement in requirements)
 
 
 def _shipped(path: Path) -> bool:

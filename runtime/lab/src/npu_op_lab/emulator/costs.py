@@ -85,16 +85,17 @@ def vector_cycles(op: Op) -> Callable[[tuple[Any, ...]], int]:
     """Cycles that the vector pipe is busy with an operation, from its operands (views and scalars)."""
     costs, kind = table(), vector_class(op)
     rate, piece, latency = costs["rates"][kind], costs["vector_piece"], costs["vector_latency"]
-    reads = operands(op).inputs
+    layout = operands(op)
+    used = [*layout.inputs, *layout.outputs]
 
     def cycles(args: tuple[Any, ...]) -> int:
-        views = [arg for arg in args[:3] if isinstance(arg, View)]
+        views = [args[at] for at in used if isinstance(args[at], View)]
         elements: int = max(view.elements for view in views)
         bits = max(BITS[view.dtype] for view in views)
         pieces = max(view.runs()[0] for view in views)
         beats = elements * bits / 8 / rate
         if kind in ("two_operand", "compare"):
-            beats *= _conflict(*(args[at] for at in reads[:2]))
+            beats *= _conflict(*(args[at] for at in layout.inputs[:2]))
         busy: int = math.ceil(beats) + piece * (pieces - 1)
         if kind == "reduce":
             busy += latency * (_folds(args[0], args[1], op.attrs["reduce_dims"]) - 1)

@@ -22,6 +22,9 @@ from ..bench.points import TOKENS, Point
 from ..bench.providers import Absent
 from ..bench.table import WIDTH, tables, violations
 
+# Eager is the baseline of every table.
+_PEERS = tuple(name for name in PROVIDERS if name not in ("ours", "eager"))
+
 _DESCRIPTION = """\
 Benchmark an operator at the shapes of published models, forward and backward, speed and peak memory.
 
@@ -48,7 +51,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--sweep", choices=("token_length", "model_config"), default="token_length", help="along tokens, or along models at 2048 tokens"
     )
     parser.add_argument("--mode", action="append", choices=MODES, help="may be repeated (default: all)")
-    parser.add_argument("--peers", type=_peers, default=PROVIDERS[1:], help=f"of {','.join(PROVIDERS[1:])}, or none (default: all)")
+    parser.add_argument(
+        "--peers", type=_peers, default=["eager", *_PEERS], help=f"besides eager, of {','.join(_PEERS)}; none: ours alone (default: all)"
+    )
     parser.add_argument("--soc", action="append", help=f"what is modelled, may be repeated: {', '.join(SOCS)} (default: Ascend910B4)")
     parser.add_argument(
         "--ceiling", choices=("measured", "cann"), default="measured", help="bandwidth that is modelled (default: measured)"
@@ -127,7 +132,7 @@ def _numbers(text: str) -> list[int]:
 def _peers(text: str) -> list[str]:
     if text == "none":
         return []
-    unknown = [name for name in text.split(",") if name not in PROVIDERS[1:]]
+    unknown = [name for name in text.split(",") if name not in _PEERS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"must be of {', '.join(PROVIDERS[1:])} (got {', '.join(unknown)})")
-    return text.split(",")
+        raise argparse.ArgumentTypeError(f"must be of {', '.join(_PEERS)} (got {', '.join(unknown)})")
+    return ["eager", *text.split(",")]

@@ -139,7 +139,7 @@ class GuardedMemory(ThroughOps):
 
     def _embed(self, what: str, like: torch.Tensor) -> torch.Tensor:
         size = like.element_size()
-        span = 1 + sum((length - 1) * stride for length, stride in zip(like.shape, like.stride())) if like.numel() else 0
+        span = 1 + sum((length - 1) * stride for length, stride in zip(like.shape, like.stride(), strict=True)) if like.numel() else 0
         memory = torch.empty(2 * _BAND + span * size, dtype=torch.uint8, device=like.device)
         before, inner, after = memory.split((_BAND, span * size, _BAND))
         for side, band in (("before", before), ("after", after)):

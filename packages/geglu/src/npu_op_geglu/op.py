@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -123,22 +125,23 @@ class _PackedGEGLU(torch.autograd.Function):
         return geglu_packed_backward(dy, x, ctx.approximate), None
 
 
-# Live buffers, by the names in kernel.py; the compile gate proves the sums. A half-precision stream has an fp32 copy at work.
-def _buffers(gate: torch.Tensor, streams: int, work: int, approximate: str) -> tuple[Buffer, ...]:
-    copies = 2 if gate.element_size() == 2 else 0
+# The buffers are those of kernel.py; the compile gate proves the sums. A half-precision stream has an fp32 copy at work.
+@functools.cache
+def _buffers(itemsize: int, streams: int, work: int, approximate: str) -> tuple[Buffer, ...]:
+    copies = 2 if itemsize == 2 else 0
     polynomial = 2 if approximate == "none" else 0  # erf evaluates two polynomials side by side
-    return (Buffer(gate.element_size(), streamed=True),) * streams + (Buffer(4),) * (copies + work + polynomial)
+    return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4),) * (copies + work + polynomial)
 
 
 def _run_forward(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, approximate: str) -> None:
-    buffers = _buffers(gate, 3, 0, approximate)
+    buffers = _buffers(gate.element_size(), 3, 0, approximate)
     launch_elementwise(_KERNELS, "geglu_forward", (gate, up), (out,), buffers, TANH=approximate == "tanh")
 
 
 def _run_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, dgate: torch.Tensor | None, dup: torch.Tensor | None, approximate: str
 ) -> None:
-    buffers = _buffers(gate, 5, 3 if approximate == "tanh" else 2, approximate)
+    buffers = _buffers(gate.element_size(), 5, 3 if approximate == "tanh" else 2, approximate)
     constants = {"TANH": approximate == "tanh", "NEED_DGATE": dgate is not None, "NEED_DUP": dup is not None}
     launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, **constants)
 

@@ -54,7 +54,7 @@ def rms_norm_forward_kernel(
     X, WEIGHT, Y, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row, rstd_outer, rstd_middle, rstd_row,
     eps, offset,
     n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
-    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr,
+    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr, WEIGHT_RESIDENT: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x, write y (+ 4 bytes of rstd per row), weight once per program."""
     if DENSE:
@@ -68,10 +68,8 @@ def rms_norm_forward_kernel(
     if FOLD > 1:
         piece = lane[:, None] * COLS + cols[None, :]
         weight = _load_weight(WEIGHT, piece, 0, offset, dtype, CASTING, HAS_WEIGHT, False)
-    else:
-        weight = _load_weight(WEIGHT, cols, inside, offset, dtype, CASTING, HAS_WEIGHT, True)
-        if HAS_WEIGHT:
-            weight = weight[None, :]
+    elif WEIGHT_RESIDENT:
+        weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
     first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
@@ -87,6 +85,9 @@ def rms_norm_forward_kernel(
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         square = _round(x * x, dtype, CASTING)
         rstd = _rstd(row_sum(square, FOLD) * (1.0 / n_cols), eps, dtype, CASTING)
+        if not WEIGHT_RESIDENT:
+            # A program of one tile (CUDA) would wait for the weight before it asks for x.
+            weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
         y = _apply(x, rstd[:, None], weight, dtype, CASTING, HAS_WEIGHT).to(dtype)
         if FOLD > 1:
             tl.store(y_base + piece, y)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch.autograd.function import once_differentiable
 
@@ -92,26 +94,42 @@ class _RMSNorm(torch.autograd.Function):
         return dx if need_dx else None, dweight if need_dweight else None, None, None, None
 
 
-# Live buffers, by the names in kernel.py. Work tiles share memory with dead buffers; the compile gate proves the sums.
-def _forward_buffers(x: torch.Tensor, weight: torch.Tensor | None, casting: str) -> tuple[Buffer, ...]:
-    stream = Buffer(x.element_size(), streamed=True)
+# The buffers are those of kernel.py. Work tiles share memory with dead buffers; the compile gate proves the sums.
+@functools.cache
+def _forward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: int, casting: str) -> RowPlan:
+    stream = Buffer(itemsize, streamed=True)
     # The reduction folds halves of the squares into a scratch of half a tile. The cast before the weight frees the place for it.
-    scratch = (Buffer(2),) if casting == "gemma" or weight is None else ()
-    return (stream, stream, Buffer(4), *scratch, *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "rows", streamed=True))
+    scratch = (Buffer(2),) if casting == "gemma" or not weight_itemsize else ()
+    resident = (
+        stream,
+        stream,
+        Buffer(4),
+        *scratch,
+        *_weight_buffers(weight_itemsize),
+        Buffer(4, "columns"),
+        Buffer(4, "rows", streamed=True),
+    )
+    return plan_rows(target, n_cols, resident, _column_tile_buffers(2, itemsize))
 
 
-def _backward_buffers(x: torch.Tensor, weight: torch.Tensor | None) -> tuple[Buffer, ...]:
-    stream = Buffer(x.element_size(), streamed=True)
-    return (stream, stream, stream, Buffer(4), Buffer(4), *_weight_buffers(weight), Buffer(4, "columns"), Buffer(4, "columns"))
+@functools.cache
+def _backward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: int) -> RowPlan:
+    stream = Buffer(itemsize, streamed=True)
+    resident = (stream,) * 3 + (Buffer(4), Buffer(4), *_weight_buffers(weight_itemsize), Buffer(4, "columns"), Buffer(4, "columns"))
+    return plan_rows(target, n_cols, resident, _column_tile_buffers(3, itemsize))
 
 
-def _weight_buffers(weight: torch.Tensor | None) -> tuple[Buffer, ...]:
-    return () if weight is None else (Buffer(weight.element_size(), "columns"), Buffer(4, "columns"))
+def _weight_buffers(weight_itemsize: int) -> tuple[Buffer, ...]:
+    return (Buffer(weight_itemsize, "columns"), Buffer(4, "columns")) if weight_itemsize else ()
 
 
-def _tiled_buffers(streams: int, x: torch.Tensor) -> tuple[Buffer, ...]:
+def _column_tile_buffers(streams: int, itemsize: int) -> tuple[Buffer, ...]:
     # The accumulating tile and the weight's column tile (double-buffered) come on top of the streams.
-    return (Buffer(x.element_size(), streamed=True),) * streams + (Buffer(4), Buffer(4), Buffer(4, "columns", streamed=True))
+    return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4), Buffer(4), Buffer(4, "columns", streamed=True))
+
+
+def _itemsize(weight: torch.Tensor | None) -> int:
+    return 0 if weight is None else weight.element_size()
 
 
 def _forward_kernel(
@@ -121,7 +139,7 @@ def _forward_kernel(
     if x.numel() == 0:
         return y, rstd
     target = target_of(x)
-    plan = plan_rows(target, x.shape[-1], _forward_buffers(x, weight, casting), _tiled_buffers(2, x))
+    plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), casting)
     rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
     strides = (*rows.flat_strides, 0, 0, 0)[:9]
@@ -132,7 +150,7 @@ def _forward_kernel(
     kernel = kernels.rms_norm_forward_wide_kernel
     if plan.resident:
         kernel = kernels.rms_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "WEIGHT_RESIDENT": target.backend != "cuda"}
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False)
     launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
     rows.write_back()
@@ -150,8 +168,13 @@ def _forward_reference(
 def _forward_fake(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str, save_rstd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # rstd has the rows in the order of x: a kernel walks both with one stride whatever the layout of x.
-    return torch.empty_like(x), torch.empty_like(x[..., 0], dtype=torch.float32) if save_rstd else x.new_empty(0, dtype=torch.float32)
+    y = torch.empty_like(x)
+    if not save_rstd:
+        return y, x.new_empty(0, dtype=torch.float32)
+    if x.is_contiguous():
+        return y, x.new_empty(x.shape[:-1], dtype=torch.float32)
+    # In the order of x: a kernel walks both with the same strides, whatever the layout of x.
+    return y, torch.empty_like(x[..., 0], dtype=torch.float32)
 
 
 def _backward_kernel(
@@ -163,7 +186,7 @@ def _backward_kernel(
         return dx, dweight.zero_()
     target = target_of(x)
     n_cols = x.shape[-1]
-    plan = plan_rows(target, n_cols, _backward_buffers(x, weight), _tiled_buffers(3, x))
+    plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
     rows = rows_of((x, dy, rstd.unsqueeze(-1)), (dx,) if need_dx else ())
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
     partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)

@@ -6,8 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -22,9 +21,8 @@ _INTERPRETED_CORES = 3
 _offline_soc: Soc | None = None
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a kernel is planned for.
+class Target(NamedTuple):
+    """What a kernel is planned for. A tuple, because plans are looked up by it at every call.
 
     Attributes:
         backend: "npu" (also the offline compiler and the emulator), "cuda" or "interpreter".

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .device import Target
 
@@ -34,9 +34,8 @@ _CUDA_MAX_RESIDENT_COLS = 16384
 _CUDA_TILE_ELEMENTS = 4096
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """Something that a kernel holds on chip.
+class Buffer(NamedTuple):
+    """Something that a kernel holds on chip. A tuple, because plans are looked up by their buffers at every call.
 
     Attributes:
         itemsize: bytes per element.

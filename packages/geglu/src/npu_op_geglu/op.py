@@ -125,23 +125,32 @@ class _PackedGEGLU(torch.autograd.Function):
         return geglu_packed_backward(dy, x, ctx.approximate), None
 
 
-# The buffers are those of kernel.py; the compile gate proves the sums. A half-precision stream has an fp32 copy at work.
+# Buffers of the kernels: streams, and the fp32 tiles that the compiler keeps apart if it has room. It fits larger tiles by
+# letting work and streams share memory, and then pipes wait for each other (modelled: docs/operators/geglu.md).
+_WORK_TILES = {
+    # (streams, approximate): in half precision, in fp32, where the streams themselves are work tiles
+    (3, "tanh"): (3, 0),
+    (3, "none"): (6, 2),
+    (5, "tanh"): (7, 2),
+    (5, "none"): (7, 4),
+}
+
+
 @functools.cache
-def _buffers(itemsize: int, streams: int, work: int, approximate: str) -> tuple[Buffer, ...]:
-    copies = 2 if itemsize == 2 else 0
-    polynomial = 2 if approximate == "none" else 0  # erf evaluates two polynomials side by side
-    return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4),) * (copies + work + polynomial)
+def _buffers(itemsize: int, streams: int, approximate: str) -> tuple[Buffer, ...]:
+    half, single = _WORK_TILES[streams, approximate]
+    return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4),) * (half if itemsize == 2 else single)
 
 
 def _run_forward(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor, approximate: str) -> None:
-    buffers = _buffers(gate.element_size(), 3, 0, approximate)
+    buffers = _buffers(gate.element_size(), 3, approximate)
     launch_elementwise(_KERNELS, "geglu_forward", (gate, up), (out,), buffers, TANH=approximate == "tanh")
 
 
 def _run_backward(
     dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, dgate: torch.Tensor | None, dup: torch.Tensor | None, approximate: str
 ) -> None:
-    buffers = _buffers(gate.element_size(), 5, 3 if approximate == "tanh" else 2, approximate)
+    buffers = _buffers(gate.element_size(), 5, approximate)
     constants = {"TANH": approximate == "tanh", "NEED_DGATE": dgate is not None, "NEED_DUP": dup is not None}
     launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, **constants)
 

@@ -25,6 +25,13 @@ _UB_RESERVE_BYTES = 4096
 # A tile above this is no faster: DMA of 16 KiB and more runs at full rate, and the first load and last store are not hidden.
 _MAX_TILE_ELEMENTS = 16384
 
+# UB has 16 bank groups of 32 bytes: operands of an instruction that lie a multiple of 512 bytes apart are read one after the
+# other, at half the rate (profiled for the element-wise add of CANN's asc-devkit samples). fp32 tiles of 64 elements more than a
+# multiple of 128 put neighbouring buffers half a period apart.
+_UB_BANK_BYTES = 512
+_BANK_PERIOD = _UB_BANK_BYTES // 4
+_BANK_SHIFT = _BANK_PERIOD // 2
+
 # Rows of a tile: with more, vectors of one value per row outgrow the tile of a narrow row.
 _MAX_TILE_ROWS = 256
 
@@ -112,7 +119,8 @@ def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
     """Block of an element-wise kernel over contiguous memory with these buffers, all of extent "tile"."""
     if target.backend == "cuda":
         return FlatPlan(_CUDA_TILE_ELEMENTS // 2, num_warps=4)
-    return FlatPlan(_round_down(_elements_that_fit(target, buffers), 256))
+    elements = _elements_that_fit(target, buffers)
+    return FlatPlan(_round_down(elements - _BANK_SHIFT, _BANK_PERIOD) + _BANK_SHIFT)
 
 
 @functools.cache
@@ -148,7 +156,7 @@ def _fits(target: Target, rows: int, cols: int, buffers: tuple[Buffer, ...]) -> 
 
 
 def _elements_that_fit(target: Target, buffers: tuple[Buffer, ...]) -> int:
-    return min((target.ub_bytes - _UB_RESERVE_BYTES) // sum(buffer.bytes for buffer in buffers), _MAX_TILE_ELEMENTS)
+    return min((target.ub_bytes - _UB_BANK_BYTES) // sum(buffer.bytes for buffer in buffers), _MAX_TILE_ELEMENTS)
 
 
 def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> int:

@@ -1,0 +1,140 @@
+"""The registered ops of softmax, its autograd Function and the public function."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from npu_op_runtime.checks import require_tensor
+from npu_op_runtime.device import Target, target_of
+from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.registration import reference_gradients, register_op
+from npu_op_runtime.rows import rows_of
+from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
+
+from .reference import softmax_reference
+
+_KERNELS = "npu_op_softmax.kernel"
+
+
+def softmax(x: torch.Tensor, dim: int = -1, *, implementation: str | None = None) -> torch.Tensor:
+    """exp(x - max(x)) / sum(exp(x - max(x))) along `dim`, computed in fp32 and rounded once.
+
+    Args:
+        x: fp16, bf16 or fp32, any layout. Where `dim` is the last dimension and contiguous, nothing is copied; any other `dim` is
+            moved there, which costs one copy of x.
+        dim: the dimension that sums to 1.
+        implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
+
+    Returns:
+        Shape, dtype and device of x. Differentiable in x.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype or range; the message names it.
+        NotImplementedError: a named implementation cannot run, with the reason.
+        ImportError: the kernel stack is missing or broken, with the command that mends it.
+    """
+    require_tensor("x", x)
+    require_dtype("x", x)
+    if x.dim() == 0:
+        raise ValueError("x must have at least one dimension (got a scalar)")
+    if not isinstance(dim, int):
+        raise TypeError(f"dim must be an int (got {type(dim).__name__})")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"dim must be a dimension of x, {-x.dim()} to {x.dim() - 1} (got {dim}, x has {x.dim()} dimensions)")
+    chosen = choose(x, implementation)
+    if chosen == "eager":
+        return softmax_reference(x, dim)
+    if chosen == "vendor":
+        raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no softmax besides torch.softmax; use 'eager'")
+    if dim not in (-1, x.dim() - 1):
+        return softmax(x.transpose(dim, -1), implementation=implementation).transpose(dim, -1)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _Softmax.apply(x)
+    return softmax_forward(x)
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = softmax_forward(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return softmax_backward(dy, *ctx.saved_tensors)
+
+
+# The buffers are those of kernel.py; the compile gate proves the sums. A half-precision stream has an fp32 copy at work.
+@functools.cache
+def _plan(target: Target, n_cols: int, itemsize: int, streams: int) -> RowPlan:
+    stream = (Buffer(itemsize, streamed=True),) * streams
+    return plan_rows(target, n_cols, (*stream, Buffer(4), Buffer(4)), (*stream, Buffer(4), Buffer(4), Buffer(4)))
+
+
+def _run(name: str, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    """Launches `softmax_<name>_kernel`, or the one for rows wider than UB."""
+    if output.numel() == 0:
+        return output
+    target = target_of(output)
+    n_cols = output.shape[-1]
+    plan = _plan(target, n_cols, output.element_size(), len(inputs) + 1)
+    rows = rows_of(inputs, (output,))
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
+    if plan.resident:
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+    launch(
+        getattr(load_kernels(_KERNELS, target.backend), f"softmax_{name}_kernel" if plan.resident else f"softmax_{name}_wide_kernel"),
+        programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False),
+        target,
+        output,
+        *rows.tensors,
+        rows.outer,
+        rows.middle,
+        rows.inner,
+        *rows.flat_strides,
+        num_warps=plan.num_warps,
+        **constants,
+    )
+    rows.write_back()
+    return output
+
+
+def _forward_kernel(x: torch.Tensor) -> torch.Tensor:
+    return _run("forward", (x,), torch.empty_like(x))
+
+
+def _forward_reference(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x).copy_(softmax_reference(x))
+
+
+def _backward_kernel(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _run("backward", (y, dy), torch.empty_like(y))
+
+
+def _backward_reference(dy: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    # Softmax of log(y) is y, so its gradient at log(y) is that at x.
+    (gradient,) = reference_gradients(softmax_reference, (y.log(),), dy, (True,))
+    return torch.empty_like(y).copy_(gradient)
+
+
+softmax_forward = register_op(
+    "npu_op_softmax",
+    "forward(Tensor x) -> Tensor",
+    kernel=_forward_kernel,
+    reference=_forward_reference,
+    fake=torch.empty_like,
+)
+softmax_backward = register_op(
+    "npu_op_softmax",
+    "backward(Tensor dy, Tensor y) -> Tensor",
+    kernel=_backward_kernel,
+    reference=_backward_reference,
+    fake=lambda dy, y: torch.empty_like(y),
+)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from catalogue import catalogued
 from kernel_rules import violations
 from repo import ROOT, Distribution, distributions, operators
 
@@ -77,7 +78,13 @@ def kernels(root: Path) -> Iterator[str]:
             yield from violations(file)
 
 
-RULES = (licenses, files, metadata, kernels)
+def catalogue(root: Path) -> Iterator[str]:
+    """README lists the operators that there are."""
+    if (root / "README.md").read_text() != catalogued(root):
+        yield f"{root / 'README.md'}: the table of operators is not what their metadata says; run: python ci/catalogue.py"
+
+
+RULES = (licenses, files, metadata, kernels, catalogue)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import files, kernels, licenses, metadata
+from checks import catalogue, files, kernels, licenses, metadata
 from repo import ROOT
 
 OPERATOR = "packages/rmsnorm"
@@ -35,7 +35,7 @@ def append(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
 
 
-@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels])
+@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels, catalogue])
 def test_the_repository_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
     assert list(rule(ROOT)) == []
 
@@ -87,3 +87,10 @@ def test_kernels_avoid_what_runs_on_the_scalar_unit(tree: Path, statement: str, 
     (problem,) = kernels(tree)
     assert "broken" in problem
     assert complaint in problem
+
+
+def test_the_readme_lists_every_operator(tree: Path) -> None:
+    assert list(catalogue(tree)) == []
+    shutil.rmtree(tree / OPERATOR)
+    (problem,) = catalogue(tree)
+    assert "python ci/catalogue.py" in problem

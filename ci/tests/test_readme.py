@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from readme import examples
-from repo import ROOT, Distribution, distributions, operators
+from repo import ROOT, distributions
 
 READMES = [ROOT / "README.md", ROOT / "docs" / "getting-started.md", *(found.folder / "README.md" for found in distributions())]
 
@@ -30,8 +30,3 @@ def test_ci_runs_the_command_of_the_readme() -> None:
     script = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     (command,) = (line for line in script if line.startswith("python3 -m pip install"))
     assert command in (ROOT / "README.md").read_text().splitlines()
-
-
-@pytest.mark.parametrize("operator", operators(), ids=lambda found: found.short)
-def test_the_readme_lists_every_operator(operator: Distribution) -> None:
-    assert f"[{operator.name}](packages/{operator.folder.name})" in (ROOT / "README.md").read_text()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -51,7 +52,7 @@ def test_unknown_implementation_names_the_choices():
 @pytest.mark.parametrize(("value", "answer"), (("eager", "eager named by NPU_OP_IMPLEMENTATION"), ("fast", "ValueError")))
 def test_environment_overrides_the_default(value, answer):
     code = "import torch; from npu_op_runtime import explain; print(*explain(torch.empty(1)))"
-    run = subprocess.run([sys.executable, "-c", code], env={"NPU_OP_IMPLEMENTATION": value, "PATH": ""}, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, "NPU_OP_IMPLEMENTATION": value}, capture_output=True, text=True)
     assert answer in run.stdout + run.stderr
 
 

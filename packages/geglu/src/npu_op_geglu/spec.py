@@ -76,8 +76,8 @@ def _liger(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return LigerGELUMulFunction.apply(gate, up)
 
 
-def _vendor(x: torch.Tensor, *, approximate: str = "tanh") -> torch.Tensor:
-    return geglu_packed(x, approximate=approximate, implementation="vendor")
+def _vendor(**call: Any) -> torch.Tensor:
+    return _function(**call, implementation="vendor")
 
 
 SPEC = OperatorSpec(

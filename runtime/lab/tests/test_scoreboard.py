@@ -12,8 +12,9 @@ from npu_op_lab.bench import MODES, Record, points_of, run
 from npu_op_lab.bench.points import RFC_ROWS
 from npu_op_lab.bench.sources import kernels_hash, model_hash, package_of
 from npu_op_lab.scoreboard import board, boards, files, measured_before, stale, write_files
-from npu_op_lab.scoreboard.files import END, RECORDS, START
+from npu_op_lab.scoreboard.files import RECORDS
 from npu_op_lab.scoreboard.render import html, markdown, text_of
+from npu_op_lab.scoreboard.results import results_of
 
 from .bench_fakes import FakeBackend, spec, zeros
 
@@ -80,14 +81,19 @@ def test_renderings_say_where_figures_come_from() -> None:
         assert "✗ 0.50×" in text and "not in the repository yet" in text
 
 
+PACKAGE_README = Path("packages/toy/README.md")
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose only operator has the records of `_current`."""
     monkeypatch.setattr(operators, "names", lambda: ["toy"])
     monkeypatch.setattr(operators, "load", lambda _: spec())
     (tmp_path / "docs").mkdir()
-    for file in files.EMBEDDING:
-        (tmp_path / file).write_text(f"before\n\n{START}\nold\n{END}\n\nafter\n")
+    (tmp_path / "packages/toy").mkdir(parents=True)
+    embedding = [*((file, files.SCOREBOARD) for file in files.EMBEDDING), (PACKAGE_README, files.RESULTS)]
+    for file, (start, end) in embedding:
+        (tmp_path / file).write_text(f"before\n\n{start}\nold\n{end}\n\nafter\n")
     return tmp_path
 
 
@@ -103,6 +109,18 @@ def test_written_files_are_true_and_embedded(root: Path) -> None:
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| `softmax` | ✓ 3.00× |" in text
     write_files(_current(), root)
     assert (root / "README.md").read_text() == text
+
+
+def test_a_package_embeds_its_own_results(root: Path) -> None:
+    write_files(_current(), root)
+    text = (root / PACKAGE_README).read_text()
+    assert "| modelled on Ascend910B4 | `softmax` |" in text and "old" not in text
+    (root / PACKAGE_README).write_text(text.replace("3.00×", "9.00×"))
+    assert stale(root) == ["packages/toy/README.md: embeds another table than docs/scoreboard/records.jsonl gives"]
+
+
+def test_an_operator_without_results_says_so() -> None:
+    assert results_of("absent", _current()).startswith("No results yet")
 
 
 def test_readme_shows_the_first_device_the_page_all(root: Path) -> None:

@@ -78,6 +78,15 @@ def test_widths_that_are_no_power_of_two_are_not_padded(n_cols):
     assert plan.fold * plan.cols == n_cols
 
 
+def test_room_is_preferred_where_two_rows_fit():
+    tight, roomy = (*stream(2, 2), Buffer(4)), (*stream(2, 2), Buffer(4), Buffer(4), Buffer(4))
+    target = NPU_TARGETS[0]
+    at_4096 = [plan_rows(target, 4096, tight, tight), plan_rows(target, 4096, tight, tight, roomy=roomy)]
+    assert [plan.rows for plan in at_4096] == [3, 2]
+    # Wider rows than fit twice with room take what fits.
+    assert plan_rows(target, 6000, tight, tight, roomy=roomy) == plan_rows(target, 6000, tight, tight)
+
+
 def test_tiles_are_counted_per_block():
     plan = plan_rows(NPU_TARGETS[0], 4096, (*stream(2, 2), Buffer(4)), (*stream(2, 2), Buffer(4)))
     assert plan.rows >= 2

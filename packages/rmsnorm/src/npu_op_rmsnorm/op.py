@@ -100,16 +100,11 @@ def _forward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: i
     stream = Buffer(itemsize, streamed=True)
     # The reduction folds halves of the squares into a scratch of half a tile. The cast before the weight frees the place for it.
     scratch = (Buffer(2),) if casting == "gemma" or not weight_itemsize else ()
-    resident = (
-        stream,
-        stream,
-        Buffer(4),
-        *scratch,
-        *_weight_buffers(weight_itemsize),
-        Buffer(4, "columns"),
-        Buffer(4, "rows", streamed=True),
-    )
-    return plan_rows(target, n_cols, resident, _column_tile_buffers(2, itemsize))
+    vectors = (*_weight_buffers(weight_itemsize), Buffer(4, "columns"), Buffer(4, "rows", streamed=True))
+    # With room, y is staged in fp32 and the squares and their scratch have places of their own.
+    roomy = (stream, Buffer(4, streamed=True), Buffer(4), Buffer(2), *vectors)
+    resident = (stream, stream, Buffer(4), *scratch, *vectors)
+    return plan_rows(target, n_cols, resident, _column_tile_buffers(2, itemsize), roomy=roomy)
 
 
 @functools.cache

@@ -92,8 +92,13 @@ class FlatPlan:
 
 
 @functools.cache
-def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: tuple[Buffer, ...]) -> RowPlan:
+def plan_rows(
+    target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: tuple[Buffer, ...], *, roomy: tuple[Buffer, ...] = ()
+) -> RowPlan:
     """Tile for rows of `n_cols` elements: whole rows if `resident` buffers fit, else column tiles with the `tiled` buffers.
+
+    `resident` is what the compiler needs at least, with dead buffers reused. `roomy`, if given, is what it takes when there is room:
+    then no pipe waits for memory that another one still reads, so it is preferred wherever two rows fit.
 
     Raises:
         ValueError: `n_cols` below 1, or not even the smallest tile fits.
@@ -104,9 +109,10 @@ def plan_rows(target: Target, n_cols: int, resident: tuple[Buffer, ...], tiled: 
         return _cuda_rows(n_cols)
     granule = UB_BLOCK_BYTES // min(buffer.itemsize for buffer in resident)
     cols = _round_up(n_cols, granule)
-    rows = _rows_that_fit(target, cols, resident)
-    if rows >= 2:
-        return RowPlan(rows, 1, cols, resident=True)
+    for buffers in filter(None, (roomy, resident)):
+        rows = _rows_that_fit(target, cols, buffers)
+        if rows >= 2:
+            return RowPlan(rows, 1, cols, resident=True)
     for fold in (2, 4):
         # A piece must be a whole number of 32-byte blocks, or the pieces of a row would need masks of their own.
         if n_cols % (fold * granule) == 0 and _fits(target, 1, n_cols, resident):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import my_chunk, row_address, row_arguments
+from npu_op_runtime.tiles import known_multiple, my_chunk, piece_tile, row_address, row_arguments
 
 # 2u = x * (LINEAR + CUBIC * x^2) with u = sqrt(2/pi) * (x + 0.044715 x^3), torch.nn.functional.gelu(approximate="tanh").
 LINEAR = tl.constexpr(1.5957691216057308)
@@ -50,9 +50,11 @@ def _gradients(dy, gate, up, TANH: tl.constexpr):
         return dy * up * (cdf + slope), dy * (gate * cdf)
 
 
-@triton.jit
-def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, TANH: tl.constexpr):
+@triton.jit(do_not_specialize=["elements"])
+def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TANH: tl.constexpr):
     """Contiguous. Moves: read gate and up, write out."""
+    if ALIGNED:
+        elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
     first, last = my_chunk(tl.cdiv(elements, BLOCK))
     for tile in range(first, last):
@@ -64,11 +66,14 @@ def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, TANH: tl.
         tl.store(OUT + base + lane, out.to(OUT.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["elements"])
 def geglu_backward_kernel(
-    DY, GATE, UP, DGATE, DUP, elements, BLOCK: tl.constexpr, TANH: tl.constexpr, NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr
-):
+    DY, GATE, UP, DGATE, DUP, elements,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TANH: tl.constexpr, NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr,
+):  # fmt: skip
     """Contiguous. Moves: read dy, gate and up, write dgate and dup (which may be gate and up themselves)."""
+    if ALIGNED:
+        elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
     first, last = my_chunk(tl.cdiv(elements, BLOCK))
     for tile in range(first, last):
@@ -85,17 +90,6 @@ def geglu_backward_kernel(
             tl.store(DUP + base + lane, dup.to(DUP.dtype.element_ty), mask=mask)
 
 
-@triton.jit
-def _my_tile(tile, inner, n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Block, first row and first column of a tile; row tiles are the fastest, then columns, then blocks."""
-    row_tiles = tl.cdiv(inner, ROWS)
-    strip = tile // row_tiles
-    block = strip // ((n_cols + COLS - 1) // COLS)
-    row = (tile - strip * row_tiles) * ROWS
-    column = (strip - block * ((n_cols + COLS - 1) // COLS)) * COLS
-    return block, row, column
-
-
 @triton.jit(do_not_specialize=row_arguments("gate", "up", "out"))
 def geglu_forward_rows_kernel(
     GATE, UP, OUT, outer, middle, inner, gate_outer, gate_middle, gate_row, up_outer, up_middle, up_row, out_outer, out_middle, out_row,
@@ -106,7 +100,7 @@ def geglu_forward_rows_kernel(
     cols = tl.arange(0, COLS)[None, :]
     first, last = my_chunk(outer * middle * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
     for tile in range(first, last):
-        block, row, column = _my_tile(tile, inner, n_cols, ROWS, COLS)
+        block, row, column = piece_tile(tile, inner, n_cols, ROWS, COLS)
         mask = (lane < inner - row) & (cols < n_cols - column)
         gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)
         up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
@@ -129,7 +123,7 @@ def geglu_backward_rows_kernel(
     cols = tl.arange(0, COLS)[None, :]
     first, last = my_chunk(outer * middle * tl.cdiv(inner, ROWS) * ((n_cols + COLS - 1) // COLS))
     for tile in range(first, last):
-        block, row, column = _my_tile(tile, inner, n_cols, ROWS, COLS)
+        block, row, column = piece_tile(tile, inner, n_cols, ROWS, COLS)
         mask = (lane < inner - row) & (cols < n_cols - column)
         dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane * dy_row + cols)
         gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)

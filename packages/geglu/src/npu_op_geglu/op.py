@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.elementwise import launch_elementwise
+from npu_op_runtime.elementwise import halves, launch_elementwise
 from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.tiling import Buffer
 
@@ -155,11 +155,6 @@ def _run_backward(
     launch_elementwise(_KERNELS, "geglu_backward", (dy, gate, up), (dgate, dup), buffers, **constants)
 
 
-def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    width = x.shape[-1] // 2
-    return x.narrow(-1, 0, width), x.narrow(-1, width, width)
-
-
 def _forward_kernel(gate, up, approximate):
     out = _forward_fake(gate, up, approximate)
     _run_forward(gate, up, out, approximate)
@@ -208,7 +203,7 @@ def _backward_inplace_fake(dy, gate, up, approximate):
 
 def _packed_forward_kernel(x, approximate):
     out = _packed_forward_fake(x, approximate)
-    _run_forward(*_halves(x), out, approximate)
+    _run_forward(*halves(x), out, approximate)
     return out
 
 
@@ -222,7 +217,7 @@ def _packed_forward_fake(x, approximate):
 
 def _packed_backward_kernel(dy, x, approximate):
     dx = torch.empty_like(x)
-    _run_backward(dy, *_halves(x), *_halves(dx), approximate)
+    _run_backward(dy, *halves(x), *halves(dx), approximate)
     return dx
 
 

@@ -12,6 +12,9 @@ from .launch import launch, load_kernels
 from .rows import rows_of
 from .tiling import Buffer, plan_blocks, plan_flat, programs
 
+# Elements that CUDA loads at once, at most; a mask that ends within them would be applied element by element.
+_ALIGNMENT = 16
+
 
 def launch_elementwise(
     module: str,
@@ -21,8 +24,9 @@ def launch_elementwise(
     buffers: tuple[Buffer, ...],
     **constants: Any,
 ) -> None:
-    """Launches `<name>_kernel(*tensors, elements, BLOCK)` or, for strided tensors, `<name>_rows_kernel`.
+    """Launches `<name>_kernel(*tensors, elements, BLOCK, ALIGNED)` or, for strided tensors, `<name>_rows_kernel`.
 
+    ALIGNED says that the width, hence `elements` for any number of rows, is a multiple of 16: `elements` itself must not be specialised.
     The rows kernel takes `(*tensors, outer, middle, inner, (outer, middle, row stride) of each tensor, n_cols, ROWS, COLS, ONE_BLOCK)`.
     `constants` go to either. Outputs may be inputs (in place), or None where nobody wants them. Empty tensors launch nothing.
     """
@@ -36,7 +40,11 @@ def launch_elementwise(
         flat = plan_flat(target, buffers)
         grid = programs(target, -(-first.numel() // flat.block), persistent=False)
         kernel = getattr(kernels, f"{name}_kernel")
-        launch(kernel, grid, target, first, *inputs, *outputs, first.numel(), num_warps=flat.num_warps, BLOCK=flat.block, **constants)
+        aligned = first.dim() > 0 and first.shape[-1] % _ALIGNMENT == 0
+        launch(
+            kernel, grid, target, first, *inputs, *outputs, first.numel(),
+            num_warps=flat.num_warps, BLOCK=flat.block, ALIGNED=aligned, **constants,
+        )  # fmt: skip
         return
     n_cols = first.shape[-1]
     plan = plan_blocks(target, n_cols, buffers)
@@ -65,6 +73,12 @@ def launch_elementwise(
         **constants,
     )
     rows.write_back()
+
+
+def halves(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two halves of the last dimension, as views."""
+    width = packed.shape[-1] // 2
+    return packed.narrow(-1, 0, width), packed.narrow(-1, width, width)
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -23,6 +23,12 @@ def my_chunk(tiles):
 
 
 @triton.jit
+def known_multiple(count):
+    """`count`, which is a multiple of 16, in a form that tells the compiler so: CUDA then applies a mask to whole vectors."""
+    return count // 16 * 16
+
+
+@triton.jit
 def my_rows(blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr):
     """This program's share of `blocks` x `inner` rows as (first, last, trips) for `row_tile`.
 
@@ -51,6 +57,17 @@ def row_tile(trip, first, last, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constex
         row = (tile - block * tiles_per_block) * ROWS
         remaining = inner - row
     return block, row, remaining
+
+
+@triton.jit
+def piece_tile(tile, inner, n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Block, first row and first column of a tile of ROWS x COLS; row tiles are the fastest, then column pieces, then blocks."""
+    row_tiles = tl.cdiv(inner, ROWS)
+    strip = tile // row_tiles
+    block = strip // ((n_cols + COLS - 1) // COLS)
+    row = (tile - strip * row_tiles) * ROWS
+    column = (strip - block * ((n_cols + COLS - 1) // COLS)) * COLS
+    return block, row, column
 
 
 @triton.jit

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_op_lab.battery import OperatorBattery
+from npu_op_swiglu import SwiGLUMLP, swiglu, swiglu_packed, swiglu_packed_reference, swiglu_reference
+from npu_op_swiglu.spec import SPEC
+
+
+class TestBattery(OperatorBattery):
+    spec = SPEC
+
+
+def test_packed_is_gate_then_up():
+    gate, up = torch.randn(3, 8), torch.randn(3, 8)
+    assert torch.equal(swiglu_packed_reference(torch.cat([gate, up], dim=-1)), swiglu_reference(gate, up))
+
+
+def test_mlp_is_llamas():
+    """LlamaMLP, written out: down(silu(gate(x)) * up(x)), under the same parameter names."""
+    mlp, x = SwiGLUMLP(16, 40), torch.randn(3, 16)
+    expected = mlp.down_proj(torch.nn.functional.silu(mlp.gate_proj(x)) * mlp.up_proj(x))
+    torch.testing.assert_close(mlp(x), expected)
+    assert set(mlp.state_dict()) == {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
+
+
+def test_mlp_scales_both_sides():
+    mlp, x = SwiGLUMLP(16, 40, gate_multiplier=0.5, down_multiplier=3.0), torch.randn(3, 16)
+    expected = 3.0 * mlp.down_proj(torch.nn.functional.silu(0.5 * mlp.gate_proj(x)) * mlp.up_proj(x))
+    torch.testing.assert_close(mlp(x), expected)
+
+
+def test_inplace_backward_reuses_the_buffers():
+    leaves = [torch.randn(4, 32).requires_grad_() for _ in range(2)]
+    wanted = torch.autograd.grad(swiglu(*leaves).sum(), leaves)
+    doubled = [leaf * 1.0 for leaf in leaves]
+    pointers = [t.data_ptr() for t in doubled]
+    seen = []
+    for t in doubled:
+        t.register_hook(lambda gradient: seen.append(gradient.data_ptr()))
+    gradients = torch.autograd.grad(swiglu(*doubled, inplace_backward=True).sum(), leaves)
+    assert sorted(seen) == sorted(pointers)
+    for gradient, expected in zip(gradients, wanted):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_inplace_backward_declares_its_writes():
+    schema = torch.ops.npu_op_swiglu.backward_.default._schema
+    assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["gate", "up"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    (
+        (([1.0], torch.ones(1)), TypeError, r"gate must be a torch.Tensor \(got list\)"),
+        ((torch.ones(2), None), TypeError, r"up must be a torch.Tensor \(got NoneType\)"),
+        ((torch.ones(2, dtype=torch.int8), torch.ones(2)), TypeError, r"gate must have dtype .* \(got int8\)"),
+        ((torch.ones(2), torch.ones(2, dtype=torch.float16)), TypeError, r"up must have dtype float32 \(got float16\)"),
+        ((torch.ones(2, 4), torch.ones(4)), ValueError, r"up must have shape \(2, 4\) \(got \(4,\)\)"),
+        ((torch.ones(2), torch.ones(2, device="meta")), ValueError, r"up must be on cpu like gate \(got meta\)"),
+    ),
+)
+def test_wrong_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        swiglu(*arguments)
+
+
+def test_packed_needs_two_halves():
+    with pytest.raises(ValueError, match=r"x must have an even last dimension, gate \| up \(got shape \(2, 5\)\)"):
+        swiglu_packed(torch.ones(2, 5))
+
+
+def test_vendor_says_why_it_cannot_run():
+    with pytest.raises(NotImplementedError, match=r"torch_npu.npu_swiglu takes gate \| up in one tensor; use swiglu_packed"):
+        swiglu(torch.ones(2), torch.ones(2), implementation="vendor")
+    with pytest.raises(NotImplementedError, match=r"it needs an NPU tensor \(got cpu\)"):
+        swiglu_packed(torch.ones(2), implementation="vendor")

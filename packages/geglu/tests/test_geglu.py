@@ -40,6 +40,14 @@ def test_inplace_backward_reuses_the_buffers():
         torch.testing.assert_close(gradient, expected)
 
 
+def test_a_second_backward_after_an_inplace_one_is_refused():
+    leaves = [torch.randn(4, 32, requires_grad=True) for _ in range(2)]
+    y = geglu(*(leaf * 1.0 for leaf in leaves), inplace_backward=True).sum()
+    torch.autograd.grad(y, leaves, retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y, leaves)
+
+
 def test_inplace_backward_declares_its_writes():
     schema = torch.ops.npu_op_geglu.backward_.default._schema
     assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["gate", "up"]

@@ -135,7 +135,7 @@ def _forward_kernel(
         return y, rstd
     target = target_of(x)
     plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), casting)
-    rows = rows_of((x,), (y, rstd.unsqueeze(-1)) if save_rstd else (y,))
+    rows = rows_of((x,), (y, rstd) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
     strides = (*rows.flat_strides, 0, 0, 0)[:9]
     kernels = load_kernels(_KERNELS, target.backend)
@@ -167,9 +167,9 @@ def _forward_fake(
     if not save_rstd:
         return y, x.new_empty(0, dtype=torch.float32)
     if x.is_contiguous():
-        return y, x.new_empty(x.shape[:-1], dtype=torch.float32)
+        return y, x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
     # In the order of x: a kernel walks both with the same strides, whatever the layout of x.
-    return y, torch.empty_like(x[..., 0], dtype=torch.float32)
+    return y, torch.empty_like(x[..., :1], dtype=torch.float32)
 
 
 def _backward_kernel(
@@ -182,7 +182,7 @@ def _backward_kernel(
     target = target_of(x)
     n_cols = x.shape[-1]
     plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
-    rows = rows_of((x, dy, rstd.unsqueeze(-1)), (dx,) if need_dx else ())
+    rows = rows_of((x, dy, rstd), (dx,) if need_dx else ())
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
     partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
     run = _backward_resident if plan.resident else _backward_wide

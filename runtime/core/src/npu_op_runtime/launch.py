@@ -38,6 +38,9 @@ def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *ar
     if programs == 0:
         return
     if target.backend == "cuda":
+        if anchor.device.index == torch.cuda.current_device():  # entering the device of a tensor costs as much as the rest of this
+            kernel[(programs,)](*args, num_warps=num_warps, **constants)
+            return
         with torch.cuda.device(anchor.device):
             kernel[(programs,)](*args, num_warps=num_warps, **constants)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,8 +17,7 @@ import torch
 _LEVELS = 3
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """`outer` x `middle` x `inner` rows; `strides[i]` is (outer, middle, row stride) of tensor i, in elements.
 
     `tensors` are what to hand to the kernel: the given inputs then outputs, except where a copy could not be avoided; after
@@ -39,7 +38,7 @@ class Rows:
 
     @property
     def flat_strides(self) -> tuple[int, ...]:
-        return tuple(stride for strides in self.strides for stride in strides)
+        return tuple([stride for strides in self.strides for stride in strides])
 
     def write_back(self) -> None:
         for output, copy in self.copied_outputs:
@@ -55,7 +54,7 @@ def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
     tensors = (*inputs, *outputs)
     lead = tensors[0].shape[:-1]
     if all(tensor.is_contiguous() for tensor in tensors):
-        return Rows(1, 1, math.prod(lead), tuple((0, 0, tensor.shape[-1]) for tensor in tensors), tensors, dense=True)
+        return Rows(1, 1, math.prod(lead), tuple([(0, 0, tensor.shape[-1]) for tensor in tensors]), tensors, dense=True)
     order = sorted(range(len(lead)), key=tensors[0].stride, reverse=True)
     sorted_views = [tensor.permute(*order, -1) for tensor in tensors]
     views = [view if _rows_contiguous(view) else view.contiguous() for view in sorted_views]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import triton
+import triton.language as tl
 
 from npu_op_lab.battery import CHECKS, OperatorBattery
 from npu_op_lab.execution import available_modes
@@ -10,6 +13,13 @@ from npu_op_lab.execution import available_modes
 from .toy_kernel import toy_kernel
 
 GUARD_BANDS = next(check for check in CHECKS if check.name == "guard_bands")
+
+
+@triton.jit
+def _round_and_reduce_kernel(X, ROUNDED, HIGHEST, N: tl.constexpr):
+    x = tl.load(X + tl.arange(0, 2)[:, None] * N + tl.arange(0, N)[None, :])
+    tl.store(ROUNDED + tl.arange(0, 2)[:, None] * N + tl.arange(0, N)[None, :], x.to(tl.bfloat16))
+    tl.store(HIGHEST + tl.arange(0, 2), tl.max(x, axis=1))
 
 
 class TestBattery(OperatorBattery):
@@ -24,3 +34,15 @@ def test_a_store_outside_is_caught():
     spec, (mode,) = toy_kernel("writes outside"), available_modes()
     with pytest.raises(AssertionError, match="written outside: after empty"):
         GUARD_BANDS.run(spec, spec.cases[0], mode)
+
+
+def test_it_rounds_to_bf16_as_torch_does_and_takes_maxima_of_numbers():
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    x[0, :4] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1.9999999, -3.0e38])  # two ties to even, a carry, near the largest
+    x[1, 0] = float("nan")
+    rounded, highest = torch.empty(2, 64, dtype=torch.bfloat16), torch.empty(2)
+    (mode,) = available_modes()
+    with mode.enter():
+        _round_and_reduce_kernel[(1,)](x, rounded, highest, N=64)
+    assert torch.equal(rounded.nan_to_num(), x.bfloat16().nan_to_num())
+    assert torch.equal(highest, torch.stack([x[0].max(), x[1, 1:].max()]))

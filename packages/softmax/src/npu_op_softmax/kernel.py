@@ -9,19 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_sum, row_tile
+from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_max, row_sum, row_tile
 
 # Below every finite fp32: a start for running maxima that, unlike -inf, can be subtracted from -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-
-
-@triton.jit
-def _row_max(x, FOLD: tl.constexpr):
-    """Maximum of each row of a tile, one value per tile row; as `row_sum`."""
-    if FOLD == 1:
-        return tl.max(x, axis=1)
-    else:
-        return tl.max(tl.broadcast_to(tl.max(x, axis=0)[None, :], x.shape), axis=1)
 
 
 @triton.jit(do_not_specialize=row_arguments("x", "y"))
@@ -46,8 +37,8 @@ def softmax_forward_kernel(
         else:
             mask = (lane < remaining)[:, None] & (cols < n_cols)[None, :]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-        e = tl.exp(x - _row_max(x, FOLD)[:, None])
-        y = (e / row_sum(e, FOLD)[:, None]).to(Y.dtype.element_ty)
+        e = tl.exp(x - row_max(x, FOLD)[:, None])
+        y = (e * (1.0 / row_sum(e, FOLD))[:, None]).to(Y.dtype.element_ty)
         if FOLD > 1:
             tl.store(y_base + piece, y)
         else:
@@ -76,10 +67,11 @@ def softmax_forward_wide_kernel(
             higher = tl.maximum(highest, tl.max(x, axis=1))
             total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher[:, None]), axis=1)
             highest = higher
+        scale = 1.0 / total
         for start in range(0, n_cols, COLS):
             mask = exists[:, None] & (start + cols < n_cols)[None, :]
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            y = tl.exp(x - highest[:, None]) / total[:, None]
+            y = tl.exp(x - highest[:, None]) * scale[:, None]
             tl.store(y_base + (start + cols)[None, :], y.to(Y.dtype.element_ty), mask=mask)
 
 

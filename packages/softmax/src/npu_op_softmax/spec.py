@@ -27,8 +27,8 @@ def _cases() -> Iterator[Case]:
     yield _case("wide-16384-float32", 5, 16384, "float32")
     yield _case("wide-odd-40001", 3, 40001)
     yield _case("width-1", 50, 1)
-    yield _case("one-row", 1, 2048)
-    yield _case("heads-transposed", 96, 128, layout="transposed")
+    yield _case("one-row", 1, 256)
+    yield _case("heads-transposed", 12, 128, layout="transposed")
     yield _case("sliced", 64, 512, layout="sliced")
     yield _case("sliced-twice", 64, 512, layout="sliced-twice")
     yield _case("first-dim", 64, 96, layout="first-dim", options={"dim": 0})
@@ -39,14 +39,14 @@ def _cases() -> Iterator[Case]:
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, width, dtype = case.dims["T"], case.dims["N"], case.torch_dtype
     if case.layout == "transposed":
-        return {"x": factory.randn(2, rows // 8, 4, width, dtype=dtype, scale=3.0).transpose(1, 2)}
+        return {"x": factory.randn(2, rows, 4, width, dtype=dtype).transpose(1, 2)}
     if case.layout == "sliced":
-        return {"x": factory.randn(rows, width + 32, dtype=dtype, scale=3.0)[:, :width]}
+        return {"x": factory.randn(rows, width + 32, dtype=dtype)[:, :width]}
     if case.layout == "sliced-twice":
-        return {"x": factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype, scale=3.0)[:, 2:-1, 16:-16]}
+        return {"x": factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype)[:, 2:-1, 16:-16]}
     if case.layout == "first-dim":
-        return {"x": factory.randn(width, rows, dtype=dtype, scale=3.0)}
-    return {"x": factory.randn(rows, width, dtype=dtype, scale=3.0)}
+        return {"x": factory.randn(width, rows, dtype=dtype)}
+    return {"x": factory.randn(rows, width, dtype=dtype)}
 
 
 def _traffic(case: Case) -> Traffic:

@@ -85,10 +85,19 @@ def row_address(BASE, block, row, middle, outer_stride, middle_stride, row_strid
 def row_sum(x, FOLD: tl.constexpr):
     """Sum of each row of a tile, one value per tile row.
 
-    With FOLD > 1 the tile is one row in FOLD pieces: the pieces are added first and the sum is taken over copies of that,
-    so that every piece gets the whole row's sum and no scalar appears.
+    With FOLD > 1 the tile is one row in FOLD pieces: each piece is summed, then the sum is taken over FOLD copies of those few
+    values, so that every piece gets the whole row's sum and no scalar appears.
     """
     if FOLD == 1:
         return tl.sum(x, axis=1)
     else:
-        return tl.sum(tl.broadcast_to(tl.sum(x, axis=0)[None, :], x.shape), axis=1)
+        return tl.sum(tl.broadcast_to(tl.sum(x, axis=1)[None, :], (FOLD, FOLD)), axis=1)
+
+
+@triton.jit
+def row_max(x, FOLD: tl.constexpr):
+    """Maximum of each row of a tile, one value per tile row; NaN is ignored. Otherwise as `row_sum`."""
+    if FOLD == 1:
+        return tl.max(x, axis=1)
+    else:
+        return tl.max(tl.broadcast_to(tl.max(x, axis=1)[None, :], (FOLD, FOLD)), axis=1)

@@ -15,6 +15,8 @@ from npu_op_runtime.device import interpreting
 from npu_op_runtime.soc import GATE_SOCS
 from npu_op_runtime.stack import triton_problem
 
+from .interpreter import mended
+
 EMULATED_SOCS = ("Ascend910B4", "Ascend910_9391")
 
 
@@ -49,7 +51,7 @@ EAGER = Mode("eager", "cpu", kernels=False)
 def available_modes() -> tuple[Mode, ...]:
     """What can run here. TRITON_INTERPRET=1 turns every kernel of the process into an interpreted one, so nothing else can then."""
     if interpreting():
-        return (Mode("interpreter", "cpu", kernels=True),)
+        return (Mode("interpreter", "cpu", kernels=True, enter=mended),)
     modes = [EAGER]
     if has_offline_compiler():
         modes += [offline_mode(soc) for soc in GATE_SOCS]

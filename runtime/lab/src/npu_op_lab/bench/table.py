@@ -12,9 +12,6 @@ from rich.text import Text
 from .points import MODES, PROVIDERS
 from .records import Cell, Record, cells
 
-# Wide enough where the output is no terminal.
-WIDTH = 160
-
 
 def tables(records: Iterable[Record]) -> Iterator[Table]:
     """For every device and kernel: what the compiler made of it (modelled), times, memory."""

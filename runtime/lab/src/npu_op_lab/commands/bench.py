@@ -14,13 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from npu_op_runtime.soc import SOCS, get_soc
 from npu_op_runtime.spec import MODELS
 
-from .. import operators
+from .. import operators, terminal
 from ..bench import MODES, PROVIDERS, Outcome, points_of, run, write
 from ..bench.backends import backends_here
 from ..bench.measurement import Backend
 from ..bench.points import TOKENS, Point
 from ..bench.providers import Absent
-from ..bench.table import WIDTH, tables, violations
+from ..bench.table import tables, violations
 
 # Eager is the baseline of every table.
 _PEERS = tuple(name for name in PROVIDERS if name not in ("ours", "eager"))
@@ -65,7 +65,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def bench(options: argparse.Namespace) -> int:
     """Run, print, write."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = terminal.console()
     tokens = options.tokens or ([2048] if options.sweep == "model_config" else TOKENS)
     status = 0
     points: dict[str, list[Point]] = {}

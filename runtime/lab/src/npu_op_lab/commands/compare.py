@@ -6,13 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from .. import terminal
 from ..bench import BadRecords, Record, compare, read
 from ..bench.compare import table
 from ..bench.liger_csv import read_liger
 from ..bench.refs import RefFailed, measure_refs
-from ..bench.table import WIDTH
 
 _DESCRIPTION = """\
 Compare two runs figure by figure: better, worse, or noise, with the spread.
@@ -62,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
             "npu-lab compare: the two have no figure in common: device, kernel, model, size, pass and provider must match", file=sys.stderr
         )
         return 2
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = terminal.console()
     console.print(table(changes, names))
     counts = {verdict: sum(change.verdict == verdict for change in changes) for verdict in ("better", "worse", "noise")}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))

@@ -11,12 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from npu_op_runtime.soc import GATE_SOCS, get_soc
 
-from .. import operators
+from .. import operators, terminal
 
 if TYPE_CHECKING:  # its stack is loaded when the command runs, not for --help
     from ..compiler import LoopReport
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         return _refuse(f"{options.target} launched no kernel on CPU tensors")
     if options.json:
         options.json.write_text(json.dumps([_as_json(report) for report in reports], indent=1) + "\n")
-    console = Console()
+    console = terminal.console()
     console.print(_table(reports))
     console.print(_LEGEND)
     console.print(_summary(reports), highlight=False)

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Column, Table
 
-from .. import operators
+from .. import operators, terminal
 from ..execution import EMULATED_SOCS
 from .compile import _positive, _soc, _target
 
@@ -86,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
             write_trace(options.trace, emulation.launches, options.ceiling)
         if options.png:
             write_png(options.png, emulation.launches, options.ceiling)
-    console = Console()
+    console = terminal.console()
     console.print(_table(runs))
     console.print(_LEGEND.format(ceiling=options.ceiling, launch=1e6 * costs()["launch_seconds"]), soft_wrap=True)
     console.print(f"{len(runs)} calls, {sum(run.executed for run in runs)} of them executed.")

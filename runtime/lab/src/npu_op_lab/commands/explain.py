@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from .. import terminal
 from ..execution import EMULATED_SOCS
 from .emulate import add_target, refuse
 
@@ -30,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from ..emulator.cases import emulate_file, time_case
 
     soc = (options.soc or EMULATED_SOCS)[0]
-    console = Console()
+    console = terminal.console()
     try:
         if options.target.endswith(".py"):
             emulations = {options.target: emulate_file(Path(options.target), soc, options.ceiling)[1]}

@@ -6,13 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from .. import terminal
 from ..bench import BadRecords, read
 from ..bench.liger_csv import read_liger
 from ..bench.plots import plot
 from ..bench.records import Record
-from ..bench.table import WIDTH, tables
+from ..bench.table import tables
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +27,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(options: argparse.Namespace) -> int:
     """Print and draw each file."""
-    console, status = Console(width=None if sys.stdout.isatty() else WIDTH), 0
+    console, status = terminal.console(), 0
     for file in options.file:
         try:
             records: list[Record] = read_liger(file) if file.suffix == ".csv" else read(file)

@@ -10,18 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from npu_op_runtime.spec import MODELS
 
-from .. import operators
+from .. import operators, terminal
 from ..bench import BadRecords, Outcome, points_of, read, run
 from ..bench.backends import backends_here
 from ..bench.points import TOKENS
 from ..bench.providers import Absent
-from ..bench.table import WIDTH
 
 _SOCS = ("Ascend910B4", "Ascend910B3")
 # The sizes of Liger-Kernel's RFC #1159.
@@ -74,7 +72,7 @@ def scoreboard(options: argparse.Namespace) -> int:
     except (BadRecords, ValueError, Absent) as error:
         print(f"npu-lab scoreboard: {error}", file=sys.stderr)
         return 2
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    console = terminal.console()
     console.print(Markdown(markdown(boards(records))))
     for note in dict.fromkeys(note for outcome in outcomes for note in (*outcome.notes, *outcome.failed)):
         console.print("note:", note, style="yellow", markup=False)

@@ -6,10 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from rich.console import Console
 from rich.progress import track
 
-from .. import operators
+from .. import operators, terminal
 from ..execution import Mode, available_modes
 from ..tolerance import RTOL, summary, table
 
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         return _refuse("no kernel can run here: install npu-op-lab[compiler] for the emulator, or set TRITON_INTERPRET=1")
     mode = next((mode for mode in modes if mode.name == options.mode), modes[0])
     cases = [known[name] for name in options.case or known]
-    console = Console()
+    console = terminal.console()
     rows = [row for case in track(cases, "running", console=console, transient=True) for row in summary(spec, case, mode)]
     console.print(table(f"{spec.name}, kernels in {mode.name}", rows))
     rejected = [row for row in rows if not row.verdict.passed]

@@ -1,0 +1,181 @@
+"""How the rotary operators launch: one kernel over tiles of tokens x heads of q and k, whatever their layout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .checks import require_tensor
+from .device import Target, target_of
+from .dtypes import require_dtype
+from .launch import launch, load_kernels
+from .tiling import UB_BLOCK_BYTES, programs
+
+# UB bytes per element of q and k in a tile, by (item size, interleaved): streams in and out double-buffered, fp32 work tiles, and the
+# scratch of bishengir-compile's vinterleave, nine times its output. Read from its memory plans; the compile gate proves the sums.
+_UB_BYTES = {(2, False): 16.8, (2, True): 37.0, (4, False): 24.5, (4, True): 66.0}
+# The same for a column that is copied.
+_UB_BYTES_COPIED = {2: 8, 4: 16}
+
+# More tokens in a tile would leave the cores that share a short sequence without a second tile to load meanwhile.
+_MAX_TOKENS = 64
+
+# CUDA: pairs of a tile, 16 for each of 128 threads; where a head's tokens lie side by side a tile takes more tokens than heads.
+_CUDA_PAIRS = 2048
+_CUDA_TOKENS_HEAD_MAJOR = 16
+
+_INT32_MAX = 2**31 - 1
+
+
+class HeadsPlan(NamedTuple):
+    """Tile of a rotary kernel: `tokens` x (`q_heads` + `k_heads`); `pieces` of those make up all heads. Blocks: powers of two on CUDA."""
+
+    tokens: int
+    q_heads: int
+    k_heads: int
+    pieces: int
+    half_block: int
+    rest_block: int
+
+
+@functools.cache
+def plan_heads(
+    target: Target, heads: tuple[int, int], half: int, rest: int, itemsize: int, interleaved: bool, head_major: bool, max_heads: int
+) -> HeadsPlan:
+    """The tile for `heads` of q and k with `half` pairs and `rest` copied columns each.
+
+    Raises:
+        ValueError: not even one head fits UB.
+    """
+    if target.backend == "cuda":
+        return _cuda_heads(heads, half, rest, head_major)
+    granule = UB_BLOCK_BYTES // itemsize
+    columns = 2 * _round_up(half, granule)
+    per_head = columns * _UB_BYTES[itemsize, interleaved] + _round_up(rest, granule) * _UB_BYTES_COPIED[itemsize]
+    # Angles: four fp32 rows at work and two streamed ones, fp32 at most.
+    angles = columns * (2 * 4 + 2 * 2 * 4)
+    for pieces in range(1, max(heads) + 1):
+        q_heads, k_heads = (-(-count // pieces) for count in heads)
+        tokens = int(target.ub_bytes // ((q_heads + k_heads) * per_head + angles))
+        if tokens and max(q_heads, k_heads) <= max_heads:
+            return HeadsPlan(min(tokens, _MAX_TOKENS), q_heads, k_heads, pieces, half, rest)
+    raise ValueError(f"a head of {2 * half + rest} columns does not fit the UB of {target.ub_bytes} bytes")
+
+
+def require_heads(q: torch.Tensor, k: torch.Tensor | None, heads_dim: int) -> None:
+    """q has four dimensions, heads in `heads_dim`, and k agrees with it in all others, in dtype and in device.
+
+    Raises:
+        TypeError, ValueError: naming the argument, what came and what is allowed.
+    """
+    require_tensor("q", q)
+    require_dtype("q", q)
+    if q.dim() != 4:
+        raise ValueError(f"q must have four dimensions (got shape {tuple(q.shape)})")
+    if k is None:
+        return
+    require_tensor("k", k)
+    require_dtype("k", k, (q.dtype,))
+    heads = k.shape[heads_dim] if k.dim() == 4 else "any"
+    expected = tuple(heads if dim == heads_dim else size for dim, size in enumerate(q.shape))
+    if tuple(k.shape) != expected:
+        raise ValueError(f"k must have the shape of q with its own number of heads, {expected} (got {tuple(k.shape)})")
+
+
+def require_overwritable(**tensors: torch.Tensor | None) -> None:
+    """Each given tensor can take a result: its last dimension is contiguous and no two elements share memory.
+
+    Raises:
+        ValueError: naming the argument and its strides.
+    """
+    for argument, tensor in tensors.items():
+        if tensor is not None and not _readable(tensor, range(tensor.dim() - 1)):
+            raise ValueError(
+                f"{argument} must have a contiguous last dimension and no expanded one to be written in place"
+                f" (got strides {tensor.stride()})"
+            )
+
+
+def contiguous_heads(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    """The tensors, copied where a kernel cannot walk them: the last dimension is not contiguous, or one but the first is expanded."""
+    return tuple(tensor if tensor is None or _readable(tensor, range(1, tensor.dim() - 1)) else tensor.contiguous() for tensor in tensors)
+
+
+def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:
+    apart = all(tensor.stride(dim) != 0 or tensor.shape[dim] == 1 for dim in spaced)
+    return apart and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1 or tensor.numel() == 0)
+
+
+def launch_rotation(
+    module: str,
+    name: str,
+    heads: Sequence[torch.Tensor | None],
+    angles: Sequence[torch.Tensor],
+    half: int,
+    *scalars: int,
+    interleaved: bool,
+    inverse: bool,
+    **constants: Any,
+) -> None:
+    """Launches `<name>(Q, K, Q_OUT, K_OUT, *angles, batches, tokens, three strides each of the first four, two each of angles, *scalars)`.
+
+    Args:
+        module, name: of the kernel.
+        heads: q, k, q_out, k_out as (batch, sequence, heads, width), last dimension contiguous; outputs may be inputs; k may be None.
+        angles: (batch or 1, sequence, columns), last dimension contiguous.
+        half: pairs that are rotated.
+        scalars: what the kernel takes behind its strides.
+        constants: its own constexpr arguments beside the plan's.
+    """
+    q, k, *_ = heads
+    if q is None or all(tensor is None or tensor.numel() == 0 for tensor in heads):
+        return
+    batches, tokens, _, width = q.shape
+    target = target_of(q)
+    given = [tensor for tensor in heads if tensor is not None]
+    counts = (q.shape[2], 0 if k is None else k.shape[2])
+    head_stride = max(tensor.stride(2) for tensor in given)
+    # In place the columns that are not rotated are where they belong.
+    rest = 0 if heads[2] is q else width - 2 * half
+    head_major = target.backend == "cuda" and q.stride(2) > q.stride(1)
+    max_heads = min(max(counts), max(1, _INT32_MAX // max(1, head_stride) - 1))
+    plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads)
+    angle_strides = [(angle.stride(0) if angle.shape[0] > 1 else 0, angle.stride(1)) for angle in angles]
+    one_block = batches == 1 or all(
+        batch == tokens * token for batch, token in (*((tensor.stride(0), tensor.stride(1)) for tensor in given), *angle_strides)
+    )
+    if one_block:
+        batches, tokens = 1, batches * tokens
+    # A width of whole 32-byte blocks keeps every stride aligned, or none, whatever the number of tokens.
+    aligned = width % 16 == 0 and all(stride % 16 == 0 for tensor in given for stride in tensor.stride()[:3])
+    launch(
+        getattr(load_kernels(module, target.backend), name),
+        programs(target, batches * -(-tokens // plan.tokens), persistent=False),
+        target, q, *heads, *angles, batches, tokens,
+        *(stride for tensor in heads for stride in ((0, 0, 0) if tensor is None else tensor.stride()[:3])),
+        *(stride for strides in angle_strides for stride in strides),
+        *scalars,
+        Q_HEADS=counts[0], K_HEADS=counts[1], TOKENS=plan.tokens, Q_TILE=plan.q_heads, K_TILE=plan.k_heads, PIECES=plan.pieces,
+        HALF=half, HALF_BLOCK=plan.half_block, REST=rest, REST_BLOCK=plan.rest_block,
+        ONE_BLOCK=one_block, ALIGNED=aligned, INTERLEAVED=interleaved, INVERSE=inverse, **constants,
+    )  # fmt: skip
+
+
+def _cuda_heads(heads: tuple[int, int], half: int, rest: int, head_major: bool) -> HeadsPlan:
+    half_block = _next_power_of_2(half)
+    most = max(1, _CUDA_PAIRS // half_block // (_CUDA_TOKENS_HEAD_MAJOR if head_major else 1))
+    pieces = -(-max(heads) // most)
+    q_heads, k_heads = (_next_power_of_2(-(-count // pieces)) if count else 0 for count in heads)
+    tokens = max(1, _CUDA_PAIRS // (max(q_heads, k_heads) * half_block))
+    return HeadsPlan(tokens, q_heads, k_heads, pieces, half_block, _next_power_of_2(rest) if rest else 0)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _next_power_of_2(value: int) -> int:
+    return 1 << (value - 1).bit_length()

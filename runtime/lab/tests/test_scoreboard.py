@@ -119,6 +119,14 @@ def test_a_package_embeds_its_own_results(root: Path) -> None:
     assert stale(root) == ["packages/toy/README.md: embeds another table than docs/scoreboard/records.jsonl gives"]
 
 
+def test_a_package_without_a_table_gets_one_at_the_end(root: Path) -> None:
+    (root / PACKAGE_README).write_text("# toy\n")
+    write_files(_current(), root)
+    text = (root / PACKAGE_README).read_text()
+    assert text.startswith("# toy\n\n## Results\n") and "| modelled on Ascend910B4 | `softmax` |" in text
+    assert stale(root) == []
+
+
 def test_an_operator_without_results_says_so() -> None:
     assert results_of("absent", _current()).startswith("No results yet")
 

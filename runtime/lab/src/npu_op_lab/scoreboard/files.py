@@ -108,6 +108,9 @@ def _embedded(file: Path, markers: tuple[str, str], table: str) -> str:
     start, end = markers
     block = re.compile(re.escape(start) + r"\n.*?" + re.escape(end), re.DOTALL)
     text = file.read_text()
+    if not block.search(text) and markers == RESULTS:
+        # An author need not know of the table: the first run puts it at the end.
+        text = f"{text.rstrip()}\n\n## Results\n\n{start}\n{end}\n"
     if not block.search(text):
         raise ValueError(f"{file} must hold the lines {start} and {end}")
     return block.sub(lambda _: f"{start}\n{table}\n{end}", text)

@@ -82,3 +82,14 @@ def partial_sums(P, OUT, count, width, BLOCK: tl.constexpr):
         for row in range(count):
             total += tl.load(P + row * width + columns, mask=columns < width, other=0.0)
         tl.store(OUT + columns, total, mask=columns < width)
+
+
+@triton.jit
+def floor_ceil_sine(X, Y, FIRST, BLOCK: tl.constexpr):
+    """floor, ceil and sin of a row, and the floor of its first element alone."""
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + at)
+    tl.store(Y + at, tl.floor(x))
+    tl.store(Y + BLOCK + at, tl.ceil(x))
+    tl.store(Y + 2 * BLOCK + at, tl.sin(x))
+    tl.store(FIRST, tl.floor(tl.load(X)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import ml_dtypes
@@ -151,6 +152,27 @@ def _bits(value: np.generic) -> int:
 def test_conversion_to_integers_rounds_as_named(mode: str, expected: list[int]) -> None:
     values = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.2], np.float32)
     assert to_int(values, "i32", mode).tolist() == expected
+
+
+@pytest.mark.parametrize("mode", ["rint", "round", "floor", "ceil", "trunc"])
+def test_fp32_to_itself_rounds_to_integers(mode: str) -> None:
+    # The value below one half: adding a half to it in fp32 gives 1.
+    values = np.array([-2.5, -0.5, 0.5, 1.5, np.nextafter(np.float32(0.5), np.float32(0)), 3e38], np.float32)
+    exact = {"rint": round, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
+    exact["round"] = lambda value: int(math.copysign(math.floor(abs(value) + Fraction(1, 2)), value))
+    assert to_float(values, "f32", mode).tolist() == [exact[mode](Fraction(float(value))) for value in values]
+
+
+def test_floor_ceil_and_sine_of_a_tile_and_of_a_number() -> None:
+    x = torch.tensor([-7.99, -2.5, -0.5, 0.0, 0.5, 0.999, 2.5, 123.4])
+    rounded, first = torch.empty(3, 8), torch.empty(1)
+    with emulate() as run:
+        kernels.floor_ceil_sine[(1,)](x, rounded, first, BLOCK=8)
+    assert torch.equal(rounded[0], x.floor())
+    assert torch.equal(rounded[1], x.ceil())
+    torch.testing.assert_close(rounded[2], x.sin(), rtol=1e-5, atol=1e-5)
+    assert first.item() == -8.0
+    assert run.findings == []
 
 
 def test_conversion_to_integers_saturates() -> None:

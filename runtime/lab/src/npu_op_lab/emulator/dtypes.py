@@ -34,7 +34,7 @@ def round_scalar(dtype: str) -> Callable[[Any], float]:
 
 
 def to_float(values: Array, dtype: str, mode: str) -> Array:
-    """Convert to a floating type.
+    """Convert to a floating type; a floating type to itself rounds to integers, in every mode (tl.floor, tl.ceil and tl.sin are made of it).
 
     fp32 -> fp16/bf16 and int -> float round as `mode` says: "rint" to nearest even, "trunc" towards zero, "floor", "ceil",
     "round" to nearest away from zero, "odd" (von Neumann: an inexact result gets an odd last bit). fp32 -> fp16 overflows to
@@ -44,6 +44,9 @@ def to_float(values: Array, dtype: str, mode: str) -> Array:
         NotImplementedError: an inexact conversion in a mode other than "rint" between types where only "rint" was seen.
     """
     target = NUMPY[dtype]
+    if values.dtype == target:
+        integral: Array = _ROUND[mode](values.astype(np.float64)).astype(target)
+        return integral
     with np.errstate(over="ignore", invalid="ignore"):
         nearest = values.astype(target)
     if mode == "rint" or _exact(values.dtype, target):
@@ -87,7 +90,7 @@ _ROUND: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _exact(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    if source == np.bool_ or source == target:
+    if source == np.bool_:
         return True
     if source.kind in "iu":
         return 8 * source.itemsize <= {2: 11 if target == np.float16 else 8, 4: 24}[target.itemsize]

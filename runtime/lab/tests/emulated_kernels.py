@@ -93,3 +93,13 @@ def floor_ceil_sine(X, Y, FIRST, BLOCK: tl.constexpr):
     tl.store(Y + BLOCK + at, tl.ceil(x))
     tl.store(Y + 2 * BLOCK + at, tl.sin(x))
     tl.store(FIRST, tl.floor(tl.load(X)))
+
+
+@triton.jit
+def wrap_64(X, Y, HASHED, BLOCK: tl.constexpr):
+    """64-bit arithmetic that overflows: on a tile, and on a number per program."""
+    at = tl.arange(0, BLOCK)
+    if tl.program_id(0) == 0:
+        tl.store(Y + at, tl.load(X + at) * 3 + 1)
+    seed = tl.program_id(0).to(tl.int64) + 12345
+    tl.store(HASHED + tl.program_id(0), (seed * 6364136223846793005 + 1442695040888963407) >> 33)

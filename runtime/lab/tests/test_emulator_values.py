@@ -175,6 +175,17 @@ def test_floor_ceil_and_sine_of_a_tile_and_of_a_number() -> None:
     assert run.findings == []
 
 
+def test_64_bit_integers_wrap() -> None:
+    x = torch.tensor([1, -3, 2**40, 2**62, 2**63 - 1, -(2**63)] + [7] * 58)
+    y, hashed = torch.empty_like(x), torch.empty(5, dtype=torch.int64)
+    with emulate() as run:
+        kernels.wrap_64[(5,)](x, y, hashed, BLOCK=64)
+    assert torch.equal(y, x * 3 + 1)
+    seeds = torch.arange(5) + 12345
+    assert torch.equal(hashed, (seeds * 6364136223846793005 + 1442695040888963407) >> 33)
+    assert run.findings == []
+
+
 def test_conversion_to_integers_saturates() -> None:
     values = np.array([np.inf, -np.inf, np.nan, 3e9, -3e9], np.float32)
     assert to_int(values, "i32", "rint").tolist() == [2**31 - 1, -(2**31), 0, 2**31 - 1, -(2**31)]

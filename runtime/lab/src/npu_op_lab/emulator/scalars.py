@@ -123,11 +123,11 @@ def width(type_: Any) -> int:
 
 
 def _wrap(expression: str, type_: Any) -> str:
-    """Two's complement overflow. `index` and i64 cannot overflow in an address that memory holds, so they are left alone."""
+    """Two's complement overflow. `index` cannot overflow in an address that memory holds, so it is left alone."""
     bits = width(type_)
     if bits == 1:
         return f"({expression})&1"
-    if bits == 64:
+    if type_ == "index":
         return f"({expression})"
     half, mask = 1 << bits - 1, (1 << bits) - 1
     return f"(({expression})+{half}&{mask})-{half}"
@@ -172,7 +172,8 @@ def _cmpf(op: Op, args: list[str]) -> str:
 
 
 def _convert_index(op: Op, args: list[str]) -> str:
-    return _wrap(_signed_bit(args[0], op.operands[0].type), op.results[0].type)
+    value, type_ = _signed_bit(args[0], op.operands[0].type), op.results[0].type
+    return f"({value})" if width(type_) == 64 else _wrap(value, type_)  # nothing is lost in 64 bits, and nothing is charged
 
 
 # Operation -> the expression of its result.

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+from npu_op_lab import operators
 from npu_op_lab.bench import MODES, BadRecords, Outcome, points_of, read, run, write
 from npu_op_lab.bench.records import cells, schema
 from npu_op_lab.bench.sources import significant
 from npu_op_lab.bench.table import tables
+from npu_op_lab.cli import main
+from npu_op_lab.commands import bench as command
 from npu_op_runtime.spec import Case
 
-from .bench_fakes import FakeBackend, spec, zeros
+from .bench_fakes import FakeBackend, double, spec, zeros
 
 
 def _run(**changes: object) -> Outcome:
@@ -107,6 +112,51 @@ def test_absent_and_failing_providers_are_noted_once() -> None:
     assert "toy by liger at llama_3_8b-T8: RuntimeError: no such" in outcome.notes
     assert {record.kernel_provider for record in outcome.records} == {"ours", "eager"}
     assert len(outcome.notes) == len(set(outcome.notes))
+
+
+def _breaks_at_16(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 16:
+        raise NotImplementedError("16 rows\nare too many")
+    return x + x
+
+
+def test_ours_raising_at_a_size_is_a_failure_with_a_record_of_its_own() -> None:
+    outcome = _run(function=_breaks_at_16)
+    reason = "at llama_3_8b-T16: NotImplementedError: 16 rows"
+    assert outcome.failed == [f"toy by ours {reason}", f"toy by ours {reason.replace('llama_3_8b', 'deepseek_v3')}"]
+    assert not any("ours" in note for note in outcome.notes)
+    ours = [record for record in outcome.records if record.kernel_provider == "ours" and record.model == "llama_3_8b"]
+    assert {tuple(record.x_values) for record in ours if record.verified} == {(8,)}
+    without = [record for record in ours if not record.verified]
+    assert [record.kernel_operation_mode for record in without] == list(MODES)
+    assert {record.verified_by and record.verified_by["reason"] for record in without} == {reason}
+    validator = Draft202012Validator(schema())
+    for record in without:
+        validator.validate(json.loads(json.dumps(asdict(record))))
+
+
+@pytest.mark.parametrize(("function", "status"), [(double, 0), (_breaks_at_16, 1), (zeros, 1)])
+def test_command_fails_when_ours_raises_anywhere(
+    function: Callable[..., object], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(operators, "load", lambda _: spec(function=function))
+    monkeypatch.setattr(command, "backends_here", lambda *_: [FakeBackend()])
+    assert main(["bench", "toy", "--model", "llama_3_8b", "--tokens", "8,16", "--out", str(tmp_path)]) == status
+    assert ("FAILED toy by ours at llama_3_8b-T" in capsys.readouterr().out) == bool(status)
+
+
+def test_command_names_a_wrong_operator_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "no_such_op"]) == 2
+    assert capsys.readouterr().err.count("operator must be one of") == 1
+
+
+def test_command_writes_to_a_folder_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("x.jsonl", "file"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["bench", "geglu", "--out", str(tmp_path / name)])
+        assert stopped.value.code == 2 and "argument --out: must be a folder" in capsys.readouterr().err
+    assert not (tmp_path / "x.jsonl").exists()
 
 
 def test_table_shows_times_ratios_roof_and_where() -> None:

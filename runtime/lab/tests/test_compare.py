@@ -89,6 +89,13 @@ def test_command_names_what_it_cannot_compare(tmp_path: Path, capsys: pytest.Cap
     assert "no-such-file: no such file; for two git refs name the operators after --bench" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rounds", ["0", "-1", "two"])
+def test_command_needs_a_round(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "HEAD", "HEAD", "--rounds", rounds, "--bench", "geglu"])
+    assert stopped.value.code == 2 and f"--rounds: must be a whole number above 0 (got '{rounds}')" in capsys.readouterr().err
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two commits, "slow" and "fast", of an operator's folder."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from npu_op_lab import operators
 from npu_op_lab.bench import MODES, Record, points_of, run
 from npu_op_lab.bench.points import RFC_ROWS
 from npu_op_lab.bench.sources import kernels_hash, model_hash, package_of
+from npu_op_lab.cli import main
+from npu_op_lab.commands import scoreboard as command
 from npu_op_lab.scoreboard import board, boards, files, measured_before, stale, write_files
 from npu_op_lab.scoreboard.files import RECORDS
 from npu_op_lab.scoreboard.render import html, markdown, text_of
 from npu_op_lab.scoreboard.results import results_of
 
-from .bench_fakes import FakeBackend, spec, zeros
+from .bench_fakes import FakeBackend, double, spec, zeros
 
 
 def _records(kernel: str = "softmax", device: str = "Ascend910B4", launches: int | None = None, **microseconds: float) -> list[Record]:
@@ -36,7 +41,7 @@ def test_rows_are_the_rfcs_in_its_order_then_the_others() -> None:
     assert next(row.rfc for row in made.rows if row.kernel == "kl_div") == (True, False, False, True)
     missing = [row.kernel for row in made.rows if row.missing]
     assert len(missing) == 17 and "softmax" not in missing
-    assert "8 of 8 cells of 2 rows pass" in made.summary and "17 rows have no operator" in made.summary
+    assert "8 of 8 cells of 2 rows pass" in made.summary and "17 rows have no figures" in made.summary
 
 
 def test_a_mark_is_the_worst_ratio_over_the_sizes() -> None:
@@ -73,6 +78,32 @@ def test_a_refused_operator_has_no_ratio() -> None:
     assert {(mark.kind, mark.ratio) for mark in row.eager} == {("refused", None)}
 
 
+def _broken(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 16:
+        raise RuntimeError("no tile fits")
+    return x + x
+
+
+def test_an_operator_that_raised_failed_and_is_not_called_absent() -> None:
+    found = run(FakeBackend("X"), points_of(spec(function=_broken), ["llama_3_8b"], [8, 16]), ["ours", "eager", "liger"], MODES).records
+    records = [replace(record, kernel_name="tvd") for record in found]
+    (made,) = boards(records)
+    row = next(row for row in made.rows if row.kernel == "tvd")
+    assert not row.missing and {(mark.kind, mark.ratio) for mark in (*row.eager, *row.liger)} == {("failed", None)}
+    assert "0 of 4 cells of 1 rows pass" in made.summary
+    assert "| `tvd` | **failed** |" in markdown([made]) and '<td class="failed">failed</td>' in html([made])
+    # nor is one whose records of ours got lost
+    (made,) = boards([record for record in records if record.kernel_provider != "ours"])
+    assert next(row for row in made.rows if row.kernel == "tvd").eager == (board.Mark("failed"),) * 4
+
+
+def test_a_row_of_another_device_is_in_the_repository() -> None:
+    first, second = boards([*_records(), *_records("tvd", "Ascend910B3")])
+    missing = {row.kernel: row.missing for row in first.rows}
+    assert (missing["softmax"], missing["tvd"], missing["jsd"]) == ("", "not run on this device", "not in the repository yet")
+    assert next(row.missing for row in second.rows if row.kernel == "softmax") == "not run on this device"
+
+
 def test_renderings_say_where_figures_come_from() -> None:
     made = boards([*_records(eager=0.5), *_records(device="Ascend910B3")])
     for text in (markdown(made), html(made)):
@@ -85,34 +116,35 @@ PACKAGE_README = Path("packages/toy/README.md")
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path) -> Path:
     """A repository whose only operator has the records of `_current`."""
-    monkeypatch.setattr(operators, "names", lambda: ["toy"])
-    monkeypatch.setattr(operators, "load", lambda _: spec())
     (tmp_path / "docs").mkdir()
-    (tmp_path / "packages/toy").mkdir(parents=True)
+    (tmp_path / "packages/toy/src/npu_op_toy").mkdir(parents=True)
+    (tmp_path / "packages/toy/src/npu_op_toy/spec.py").write_text("SPEC = None\n")
     embedding = [*((file, files.SCOREBOARD) for file in files.EMBEDDING), (PACKAGE_README, files.RESULTS)]
     for file, (start, end) in embedding:
         (tmp_path / file).write_text(f"before\n\n{start}\nold\n{end}\n\nafter\n")
     return tmp_path
 
 
-def _current() -> list[Record]:
-    return [replace(record, model_hash=model_hash()) for record in _records()]
+def _current(root: Path) -> list[Record]:
+    """Records of the operator that `root` has."""
+    (package,) = files.packages_of(root).values()
+    return [replace(record, model_hash=model_hash(), kernels_hash=kernels_hash(package)) for record in _records()]
 
 
 def test_written_files_are_true_and_embedded(root: Path) -> None:
-    written = write_files(_current(), root)
+    written = write_files(_current(root), root)
     assert stale(root) == []
     assert all(file.exists() for file in written) and root / "docs/scoreboard/Ascend910B4-modelled.png" in written
     text = (root / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| `softmax` | ✓ 3.00× |" in text
-    write_files(_current(), root)
+    write_files(_current(root), root)
     assert (root / "README.md").read_text() == text
 
 
 def test_a_package_embeds_its_own_results(root: Path) -> None:
-    write_files(_current(), root)
+    write_files(_current(root), root)
     text = (root / PACKAGE_README).read_text()
     assert "| modelled on Ascend910B4 | `softmax` |" in text and "old" not in text
     (root / PACKAGE_README).write_text(text.replace("3.00×", "9.00×"))
@@ -121,18 +153,18 @@ def test_a_package_embeds_its_own_results(root: Path) -> None:
 
 def test_a_package_without_a_table_gets_one_at_the_end(root: Path) -> None:
     (root / PACKAGE_README).write_text("# toy\n")
-    write_files(_current(), root)
+    write_files(_current(root), root)
     text = (root / PACKAGE_README).read_text()
     assert text.startswith("# toy\n\n## Results\n") and "| modelled on Ascend910B4 | `softmax` |" in text
     assert stale(root) == []
 
 
 def test_an_operator_without_results_says_so() -> None:
-    assert results_of("absent", _current()).startswith("No results yet")
+    assert results_of("absent", _records()).startswith("No results yet")
 
 
 def test_readme_shows_the_first_device_the_page_all(root: Path) -> None:
-    write_files([*_current(), *[replace(record, gpu_name="Ascend910B3") for record in _current()]], root)
+    write_files([*_current(root), *[replace(record, gpu_name="Ascend910B3") for record in _current(root)]], root)
     assert "Ascend910B3" not in (root / "README.md").read_text()
     assert "Ascend910B3" in (root / "docs/benchmarks.md").read_text()
 
@@ -142,17 +174,57 @@ def test_readme_shows_the_first_device_the_page_all(root: Path) -> None:
     [
         ({"kernels_hash": "another"}, "toy or the runtime changed since"),
         ({"model_hash": "another"}, "the emulator changed since"),
-        ({"operator": "gone"}, "no figures of toy"),
+        ({"operator": "gone"}, "no figures of toy on Ascend910B4"),
+        ({"operator": "gone"}, "gone is not below packages/"),
     ],
 )
 def test_a_table_older_than_its_sources_is_stale(root: Path, changes: dict[str, str], reason: str) -> None:
-    write_files([replace(record, **changes) for record in _current()], root)
+    write_files([replace(record, **changes) for record in _current(root)], root)
     assert any(reason in found for found in stale(root))
 
 
+def test_an_operator_without_figures_of_ours_is_stale(root: Path) -> None:
+    lost = [record for record in _current(root) if record.kernel_provider != "ours"]
+    write_files(lost, root)
+    assert stale(root) == [f"{RECORDS}: no figures of toy on Ascend910B4, row softmax: no record of ours"]
+    (package,) = files.packages_of(root).values()
+    raised = run(FakeBackend("Ascend910B4"), points_of(spec(function=_broken), ["llama_3_8b"], [8, 16]), ["ours"], MODES).records
+    changes = {"basis": "modelled", "model_hash": model_hash(), "kernels_hash": kernels_hash(package)}
+    write_files([*lost, *(replace(record, kernel_name="softmax", **changes) for record in raised)], root)
+    assert stale(root) == [f"{RECORDS}: no figures of toy on Ascend910B4, row softmax: at llama_3_8b-T16: RuntimeError: no tile fits"]
+
+
+def test_only_the_operators_of_the_checkout_count(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(_current(root), root)
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(operators, "names", lambda: ["elsewhere", "toy"])
+    assert main(["scoreboard", "--check"]) == 0
+    monkeypatch.setattr(operators, "names", list)
+    assert main(["scoreboard"]) == 2
+    assert "below packages/ but not installed: toy" in capsys.readouterr().err
+    shutil.rmtree(root / "packages")
+    assert main(["scoreboard", "--check"]) == 1
+    assert "run this in the root of the repository" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("function", "status"), [(double, 0), (_broken, 1), (zeros, 1)])
+def test_command_fails_without_figures_of_ours(
+    function: Callable[..., object], status: int, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run(FakeBackend("Ascend910B4"), points_of(spec(function=function), ["llama_3_8b"], [8, 16]), ["ours", "eager"], MODES)
+    outcome.records = [replace(record, basis="modelled") for record in outcome.records]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(operators, "names", lambda: ["toy"])
+    monkeypatch.setattr(command, "_outcomes", lambda *_: [outcome])
+    assert main(["scoreboard"]) == status
+    reason = {double: "", _broken: "RuntimeError: no tile fits", zeros: "output: max error"}[function]
+    said = capsys.readouterr().err
+    assert said.startswith("npu-lab scoreboard: no figures of toy on Ascend910B4, row toy: ") and reason in said if status else said == ""
+
+
 def test_figures_measured_on_a_device_may_be_older(root: Path) -> None:
-    device = [replace(record, gpu_name="H200", basis="measured", kernels_hash="another", model_hash=None) for record in _current()]
-    write_files([*_current(), *device], root)
+    device = [replace(record, gpu_name="H200", basis="measured", kernels_hash="another", model_hash=None) for record in _current(root)]
+    write_files([*_current(root), *device], root)
     assert stale(root) == []
     # and stay, until the same device is measured again
     assert {record.gpu_name for record in measured_before(root, [])} == {"H200"}
@@ -161,7 +233,7 @@ def test_figures_measured_on_a_device_may_be_older(root: Path) -> None:
 
 
 def test_an_edited_table_or_page_is_stale(root: Path) -> None:
-    write_files(_current(), root)
+    write_files(_current(root), root)
     readme = root / "README.md"
     readme.write_text(readme.read_text().replace("3.00×", "9.00×"))
     (root / files.PAGE).unlink()
@@ -174,7 +246,7 @@ def test_no_records_and_no_markers_are_named(root: Path) -> None:
     assert "No such file" in stale(root)[0]
     (root / "README.md").write_text("no markers\n")
     with pytest.raises(ValueError, match="README.md must hold the lines"):
-        write_files(_current(), root)
+        write_files(_current(root), root)
     assert not (root / RECORDS).exists()
 
 

@@ -10,6 +10,8 @@ from npu_op_runtime.spec import Traffic
 
 from .points import Point
 
+# How a provider was verified that raised before anyone could judge it.
+RAISED = "not at all: it raised"
 UNITS = {"speed": "ms", "device_time": "ms", "host_time": "us", "memory": "MB"}
 
 

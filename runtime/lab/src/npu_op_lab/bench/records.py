@@ -34,7 +34,8 @@ class Record:
         roof_share: time of those bytes at the roof over the time, of a speed; None of another metric.
         own_roof_share, bound: the emulator's, modelled speeds of compiled kernels only.
         verified: the oracle passed the provider's results in the same run. Without it there are no figures: the lists are empty.
-        verified_by: where, at which size, the largest error over the allowed one, and the reason of a failure.
+        verified_by: where, at which size, the largest error over the allowed one, and the reason of a failure, which for ours may be
+            what it raised.
         samples: calls behind each figure.
         launches: kernels that a call launches, where that is known (modelled, or an NPU's profile).
         kernels: what the vendor's compiler made of the kernels (modelled only), those of the last x.

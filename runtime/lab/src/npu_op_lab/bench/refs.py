@@ -64,6 +64,6 @@ def _bench(tree: Path, arguments: Sequence[str], ref: str) -> list[Record]:
 def _run(command: list[str], problem: str, env: dict[str, str] | None = None) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
-        refused = [line for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+        failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise RefFailed(f"{problem}: {(refused or said[-1:] or ['it said nothing'])[0]}")
+        raise RefFailed(f"{problem}: {(failed or said[-1:] or ['it said nothing'])[0]}")

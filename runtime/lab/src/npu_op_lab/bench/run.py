@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from npu_op_runtime.stack import version_of
 
 from .environment import environment, git_state
-from .measurement import UNITS, Backend, Measurement, Verification, minimum_bytes
+from .measurement import RAISED, UNITS, Backend, Measurement, Verification, minimum_bytes
 from .points import Point
 from .providers import Absent
 from .records import Record
@@ -20,7 +20,10 @@ from .sources import kernels_hash, model_hash, package_of
 
 @dataclass
 class Outcome:
-    """What a run gives: records, and a sentence for every provider that has no figures somewhere, with the reason."""
+    """What a run gives: records, and a sentence for every provider that has no figures somewhere, with the reason.
+
+    `failed` holds what the oracle refused, and whatever ours raised; `notes` the peers that are absent or raised.
+    """
 
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -45,10 +48,12 @@ def run(
 ) -> Outcome:
     """Measure every provider at every point.
 
-    A provider that is absent, or fails at a point, is noted and left out; the rest goes on. One whose results the oracle refuses at a
-    point gets no figure for that sweep, and is listed in `failed`.
+    A peer that is absent, or raises at a point, is noted and left out; the rest goes on. One whose results the oracle refuses at a
+    point gets no figure for that sweep, and is listed in `failed`. Ours is never left out: where it raises, whatever it raises, that is
+    listed in `failed`, and beside the figures of the other points stands a record without figures that holds the reason.
     """
     outcome = Outcome()
+    raised: dict[tuple[str, str], tuple[Point, Verification]] = {}
     sweeps: dict[tuple[str, str, str], _Sweep] = defaultdict(_Sweep)
     for point in points:
         for provider in providers:
@@ -57,11 +62,15 @@ def run(
                 function = backend.resolve(point, provider)
                 verified = backend.verify(point, provider, function)
                 measured = backend.measure(point, provider, function, _modes(point, modes)) if verified.passed else []
-            except (Absent, ImportError, NotImplementedError) as reason:  # not here, or not for this operator
-                _note(outcome.notes, f"{point.kernel} by {provider}: {_first_line(reason)}")
-                continue
             except Exception as error:  # another project's code, the compiler, the device: whatever it raises, the rest goes on
-                _note(outcome.notes, f"{point.kernel} by {provider} at {point.case.name}: {type(error).__name__}: {_first_line(error)}")
+                reason = f"at {point.case.name}: {type(error).__name__}: {_first_line(error)}"
+                if provider == "ours":
+                    raised.setdefault((point.kernel, point.model), (point, Verification(False, RAISED, reason=reason)))
+                    _note(outcome.failed, f"{point.kernel} by {provider} {reason}")
+                elif isinstance(error, (Absent, ImportError, NotImplementedError)):  # not here, or not for this operator
+                    _note(outcome.notes, f"{point.kernel} by {provider}: {_first_line(error)}")
+                else:
+                    _note(outcome.notes, f"{point.kernel} by {provider} {reason}")
                 continue
             if not verified.passed:
                 _note(outcome.failed, f"{point.kernel} by {provider} at {point.case.name}: the oracle refuses it: {verified.reason}")
@@ -71,6 +80,8 @@ def run(
             sweep.measured.append(measured)
     for (_, _, provider), sweep in sweeps.items():
         outcome.records += _records(backend, provider, sweep, modes)
+    for point, verified in raised.values():
+        outcome.records += _without_figures(backend, "ours", _Sweep([point]), modes, verified)
     return outcome
 
 
@@ -93,13 +104,17 @@ def _records(backend: Backend, provider: str, sweep: _Sweep, modes: Sequence[str
     """A record for each mode and metric; where the oracle refused a point, one without figures."""
     refused = next((verified for verified in sweep.verified if not verified.passed), None)
     if refused:
-        return [_record(backend, provider, sweep, mode, "speed", [], refused) for mode in _modes(sweep.points[0], modes)]
+        return _without_figures(backend, provider, sweep, modes, refused)
     worst = max(sweep.verified, key=lambda verified: verified.worst)
     wanted = dict.fromkeys((one.mode, one.metric) for measured in sweep.measured for one in measured)
     return [
         _record(backend, provider, sweep, mode, metric, [_pick(measured, mode, metric) for measured in sweep.measured], worst)
         for mode, metric in wanted
     ]
+
+
+def _without_figures(backend: Backend, provider: str, sweep: _Sweep, modes: Sequence[str], verified: Verification) -> list[Record]:
+    return [_record(backend, provider, sweep, mode, "speed", [], verified) for mode in _modes(sweep.points[0], modes)]
 
 
 def _pick(measured: Sequence[Measurement], mode: str, metric: str) -> Measurement:

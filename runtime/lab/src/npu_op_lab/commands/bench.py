@@ -32,8 +32,8 @@ On an NPU or a CUDA GPU it is measured. On any other machine it is modelled for 
 vendor's compiler for those very shapes and timed by the emulator, eager PyTorch is modelled at full bandwidth, and the results
 of the same width at fewer rows are computed in the emulator and judged by the oracle. A CPU's time is never shown.
 
-A figure is shown only after the provider's results passed the oracle in the same run; exit status 1 when one of ours did not,
-2 for a wrong argument. The records go to a file of JSON lines (schema: npu_op_lab/bench/record.schema.json)."""
+A figure is shown only after the provider's results passed the oracle in the same run; exit status 1 when one of ours did not, or
+raised at any size, 2 for a wrong argument. The records go to a file of JSON lines (schema: npu_op_lab/bench/record.schema.json)."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -59,7 +59,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--ceiling", choices=("measured", "cann"), default="measured", help="bandwidth that is modelled (default: measured)"
     )
     parser.add_argument("--plot", action="store_true", help="draw a PNG beside the records")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the records (default: results)")
+    parser.add_argument("--out", type=_folder, default=Path("results"), help="folder of the records (default: results)")
     parser.set_defaults(run=bench)
 
 
@@ -69,15 +69,18 @@ def bench(options: argparse.Namespace) -> int:
     tokens = options.tokens or ([2048] if options.sweep == "model_config" else TOKENS)
     status = 0
     points: dict[str, list[Point]] = {}
+    refused: dict[str, None] = {}  # a wrong name is wrong for every model: said once
     for name, model in product(options.operator, options.model or MODELS):
         try:
             points[name] = points.get(name, []) + points_of(operators.load(name), [model], tokens)
         except ValueError as error:  # the rest goes on
-            status = _refuse(error)
+            refused[str(error)] = None
+    for message in refused:
+        status = _refuse(message)
     try:
         backends = backends_here([get_soc(name).name for name in options.soc or ()], options.ceiling)
     except (ValueError, Absent) as error:
-        return _refuse(error)
+        return _refuse(str(error))
     for name, swept in points.items():
         outcomes = [_run(console, backend, swept, options) for backend in backends]
         records = [record for outcome in outcomes for record in outcome.records]
@@ -90,7 +93,7 @@ def bench(options: argparse.Namespace) -> int:
             for note in outcome.notes:
                 console.print("note:", note, style="yellow", markup=False)
             for failure in outcome.failed:
-                console.print("REFUSED", failure, style="red", markup=False)
+                console.print("FAILED", failure, style="red", markup=False)
         file = options.out / f"{name}-{datetime.now(timezone.utc):%Y%m%dT%H%M%S}.jsonl"
         write(records, file)
         console.print(f"records: {file}", markup=False)
@@ -105,8 +108,8 @@ def bench(options: argparse.Namespace) -> int:
     return status
 
 
-def _refuse(error: Exception) -> int:
-    print(f"npu-lab bench: {error}", file=sys.stderr)
+def _refuse(message: str) -> int:
+    print(f"npu-lab bench: {message}", file=sys.stderr)
     return 2
 
 
@@ -121,6 +124,12 @@ def _run(console: Console, backend: Backend, points: list[Point], options: argpa
 def _verified(outcome: Outcome) -> str:
     found = {record.kernel_provider: record for record in outcome.records if record.verified}
     return "; ".join(f"{name} ({record.verified_by['how']})" for name, record in found.items() if record.verified_by) or "nothing"
+
+
+def _folder(text: str) -> Path:
+    if text.endswith(".jsonl") or Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"must be a folder, in which each run writes a file of its own (got {text!r})")
+    return Path(text)
 
 
 def _numbers(text: str) -> list[int]:

@@ -34,7 +34,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("before", metavar="A")
     parser.add_argument("after", metavar="B")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each ref is measured (default: 3)")
+    parser.add_argument("--rounds", type=_rounds, default=3, help="times that each ref is measured (default: 3)")
     parser.add_argument("--bench", nargs=argparse.REMAINDER, default=[], help="for refs, last: operators and options of `npu-lab bench`")
     parser.set_defaults(run=run)
 
@@ -65,6 +65,12 @@ def run(options: argparse.Namespace) -> int:
     counts = {verdict: sum(change.verdict == verdict for change in changes) for verdict in ("better", "worse", "noise")}
     console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return int(any(change.verdict == "worse" and change.after.record.kernel_provider == "ours" for change in changes))
+
+
+def _rounds(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0 (got {text!r})")
+    return int(text)
 
 
 def _read(file: Path) -> list[Record]:

@@ -28,10 +28,12 @@ _MODES = ("no-grad-forward", "forward", "backward", "full")
 _PROVIDERS = ("ours", "eager", "liger")
 _DESCRIPTION = """\
 Generate the table of Liger-Kernel's RFC #1159 for the operators of this repository, modelled, from records: docs/scoreboard/ (records,
-HTML, PNG) and the tables that README.md and docs/benchmarks.md embed. Run it in the root of the repository.
+HTML, PNG) and the tables that README.md and docs/benchmarks.md embed. Run it in the root of the repository: its operators are those
+below packages/. Exit status 1 when ours has no figures somewhere, because it raised or because the oracle refused it.
 
 --from adds saved records: those of a device become a table of their own, and stay in it until others of that device come.
---check runs nothing: exit status 1 when the checked-in table is older than the kernels, the compiler or the emulator it describes."""
+--check runs nothing: exit status 1 when the checked-in table is older than the kernels, the compiler or the emulator it describes,
+or lacks figures of ours."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,7 +55,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def scoreboard(options: argparse.Namespace) -> int:
     """Generate or check."""
-    from ..scoreboard import boards, measured_before, stale, write_files
+    from ..scoreboard import boards, failures, measured_before, packages_of, stale, write_files
     from ..scoreboard.render import markdown
 
     root = Path.cwd()
@@ -65,8 +67,12 @@ def scoreboard(options: argparse.Namespace) -> int:
             print("npu-lab scoreboard: generate it anew: nox -s scoreboard", file=sys.stderr)
         return int(bool(reasons))
     try:
+        names = list(packages_of(root))
+        strangers = [name for name in names if name not in operators.names()]
+        if strangers:
+            raise ValueError(f"below packages/ but not installed: {', '.join(strangers)} (pip install --no-deps -e packages/<operator>)")
         saved = measured_before(root, [record for file in options.saved or () for record in read(file)])
-        outcomes = list(_outcomes(options.soc or _SOCS, options.model or [_MODEL]))
+        outcomes = list(_outcomes(options.soc or _SOCS, names, options.model or [_MODEL]))
         records = [record for outcome in outcomes for record in outcome.records] + saved
         written = write_files(records, root)
     except (BadRecords, ValueError, Absent) as error:
@@ -74,16 +80,21 @@ def scoreboard(options: argparse.Namespace) -> int:
         return 2
     console = terminal.console()
     console.print(Markdown(markdown(boards(records))))
-    for note in dict.fromkeys(note for outcome in outcomes for note in (*outcome.notes, *outcome.failed)):
+    for note in dict.fromkeys(note for outcome in outcomes for note in outcome.notes):
         console.print("note:", note, style="yellow", markup=False)
+    for failure in dict.fromkeys(failure for outcome in outcomes for failure in outcome.failed):
+        console.print("FAILED", failure, style="red", markup=False)
     for file in written:
         console.print(f"written: {file.relative_to(root)}", markup=False)
-    return 0
+    missing = list(failures(records, names))
+    for failure in missing:
+        print(f"npu-lab scoreboard: {failure}", file=sys.stderr)
+    return int(bool(missing))
 
 
-def _outcomes(socs: Sequence[str], models: Sequence[str]) -> Iterator[Outcome]:
+def _outcomes(socs: Sequence[str], names: Sequence[str], models: Sequence[str]) -> Iterator[Outcome]:
     """Every operator on every SoC, in processes of their own; records in the order of the operators."""
-    work = [(soc, name) for soc in socs for name in operators.names()]
+    work = [(soc, name) for soc in socs for name in names]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # spawn: a forked child would inherit torch's thread pools in an unknown state.
     pool = ProcessPoolExecutor(min(os.cpu_count() or 1, len(work)) or 1, mp_context=get_context("spawn"))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
+from ..bench.measurement import RAISED
 from ..bench.records import Cell, Record, cells
 
 COLUMNS = ("forward", "backward", "full", "memory")
 # An operator that eager runs as one kernel cannot be beaten where that kernel is modelled at full bandwidth: level with it is all there is.
 _LEVEL = 0.95
 
-Kind = Literal["pass", "level", "fail", "refused", "none"]
+Kind = Literal["pass", "level", "fail", "refused", "failed", "none"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Mark:
     """One cell: the worst ratio over the sizes, theirs over ours, above 1 when ours is better.
 
     "pass": above 1 (memory: at least 1); "level": at least 0.95 of a modelled single eager kernel; "fail"; "refused": by the oracle;
-    "none": nothing to compare.
+    "failed": ours raised, or has no record where a peer has; "none": nothing to compare.
     """
 
     kind: Kind
@@ -63,7 +64,7 @@ class Board:
         shown = [mark for row in self.rows for mark in row.eager if mark.kind != "none"]
         good = sum(mark.kind in ("pass", "level") for mark in shown)
         there = sum(not row.missing for row in self.rows)
-        said = f"{good} of {len(shown)} cells of {there} rows pass against eager; {len(self.rows) - there} rows have no operator here yet."
+        said = f"{good} of {len(shown)} cells of {there} rows pass against eager; {len(self.rows) - there} rows have no figures here."
         speeds = [mark.ratio for row in self.rows for mark in row.liger[:3] if mark.ratio]
         if speeds:
             mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
@@ -74,9 +75,11 @@ class Board:
 def boards(records: Iterable[Record]) -> list[Board]:
     """A table for each device that has records; rows in the RFC's order, then the other operators."""
     devices: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    known: set[str] = set()
     for record in records:
         devices[record.gpu_name, record.basis].append(record)
-    return [_board(found) for found in devices.values()]
+        known.add(record.kernel_name)
+    return [_board(found, known) for found in devices.values()]
 
 
 def rfc_marks() -> dict[str, tuple[bool, ...]]:
@@ -86,7 +89,7 @@ def rfc_marks() -> dict[str, tuple[bool, ...]]:
     return {row["kernel"]: tuple(row[column] == "1" for column in COLUMNS) for row in table}
 
 
-def _board(records: Sequence[Record]) -> Board:
+def _board(records: Sequence[Record], known: Collection[str]) -> Board:
     first = records[0]
     rfc = rfc_marks()
     kernels = dict.fromkeys([*rfc, *(record.kernel_name for record in records)])
@@ -99,20 +102,25 @@ def _board(records: Sequence[Record]) -> Board:
         roof=f"{(first.roof_bytes_per_second or 0) / 1e9:.0f} GB/s, {first.roof_source}",
         sizes=f"{models}, {first.dtype}, {tokens[0]:g} to {tokens[-1]:g} tokens" if tokens else models,
         stack=", ".join(f"{name.replace('_', '-')} {first.environment[name]}" for name in stack if first.environment.get(name)),
-        rows=tuple(_row(kernel, [record for record in records if record.kernel_name == kernel], rfc.get(kernel, ())) for kernel in kernels),
+        rows=tuple(
+            _row(kernel, [record for record in records if record.kernel_name == kernel], rfc.get(kernel, ()), kernel in known)
+            for kernel in kernels
+        ),
     )
 
 
-def _row(kernel: str, records: Sequence[Record], rfc: tuple[bool, ...]) -> Row:
+def _row(kernel: str, records: Sequence[Record], rfc: tuple[bool, ...], known: bool) -> Row:
+    if not records:  # of no provider: nobody ran this row on this device
+        nothing = (Mark("none"),) * len(COLUMNS)
+        return Row(kernel, nothing, nothing, rfc, "not run on this device" if known else "not in the repository yet")
     ours = [record for record in records if record.kernel_provider == "ours"]
-    nothing = (Mark("none"),) * len(COLUMNS)
-    if not ours:
-        return Row(kernel, nothing, nothing, rfc, "not in the repository yet")
-    if any(record.verified is False for record in ours):
-        refused = (Mark("refused"),) * len(COLUMNS)
-        return Row(kernel, refused, refused, rfc)
-    marks = {peer: tuple(_mark(records, peer, column) for column in COLUMNS) for peer in ("eager", "liger")}
-    return Row(kernel, marks["eager"], marks["liger"], rfc)
+    without = [record for record in ours if record.verified is False]
+    if without or not ours:
+        raised = not ours or any((record.verified_by or {}).get("how") == RAISED for record in without)
+        marks = (Mark("failed" if raised else "refused"),) * len(COLUMNS)
+        return Row(kernel, marks, marks, rfc)
+    eager, liger = (tuple(_mark(records, peer, column) for column in COLUMNS) for peer in ("eager", "liger"))
+    return Row(kernel, eager, liger, rfc)
 
 
 def _mark(records: Sequence[Record], peer: str, column: str) -> Mark:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from .. import operators
 from ..bench.records import BadRecords, Record, read, write
-from ..bench.sources import kernels_hash, model_hash, package_of
+from ..bench.sources import kernels_hash, model_hash
 from .board import Board, boards
 from .render import html, markdown, picture
 from .results import results_of
@@ -28,11 +29,11 @@ def write_files(records: Iterable[Record], root: Path) -> list[Path]:
     """Write records, page and pictures, and renew the embedded tables below `root`; returns what was written.
 
     Raises:
-        ValueError: a file that embeds the table lacks its markers.
+        ValueError: a file that embeds the table is missing or lacks its markers, or `root` has no operator.
     """
     kept = [_slim(record) for record in records if _shown(record)]
     made = boards(kept)
-    embedded = [(root / file, _embedded(root / file, markers, table)) for file, markers, table in _embeddings(kept, made)]
+    embedded = [(root / file, _embedded(root / file, markers, table)) for file, markers, table in _embeddings(kept, made, root)]
     write(kept, root / RECORDS)
     (root / PAGE).write_text(html(made))
     for file, text in embedded:
@@ -54,25 +55,51 @@ def measured_before(root: Path, fresh: Sequence[Record]) -> list[Record]:
     return [*(record for record in kept if record.basis == "measured" and record.gpu_name not in devices), *fresh]
 
 
+def packages_of(root: Path) -> dict[str, Path]:
+    """The operators that a checkout has, by name, sorted, with the folder of the module: what is installed does not count.
+
+    Raises:
+        ValueError: `root` has no operator.
+    """
+    found = {file.relative_to(root).parts[1]: file.parent for file in sorted(root.glob("packages/*/src/*/spec.py"))}
+    if not found:
+        raise ValueError(f"{root} has no packages/<operator>/src/<module>/spec.py: run this in the root of the repository")
+    return found
+
+
+def failures(records: Iterable[Record], operators: Iterable[str]) -> Iterator[str]:
+    """Where modelled figures of ours are missing, with the reason: what ours raised, what the oracle said, or that no record is there."""
+    rows: dict[str, dict[str, dict[str, list[Record]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for record in records:
+        if record.basis == "modelled":
+            rows[record.gpu_name][record.operator][record.kernel_name] += [record] if record.kernel_provider == "ours" else []
+    for (device, found), operator in product(rows.items(), operators):
+        if operator not in found:
+            yield f"no figures of {operator} on {device}"
+        for row, ours in found.get(operator, {}).items():
+            reasons = [str((record.verified_by or {}).get("reason")) for record in ours if not record.verified]
+            if reasons or not ours:
+                yield f"no figures of {operator} on {device}, row {row}: {reasons[0] if reasons else 'no record of ours'}"
+
+
 def stale(root: Path) -> list[str]:
     """Why the checked-in scoreboard must be generated anew; nothing runs. Empty: it describes the kernels that are there."""
     try:
+        packages = packages_of(root)
         records = read(root / RECORDS)
-    except BadRecords as error:
+    except (BadRecords, ValueError) as error:
         return [str(error)]
     made = boards(records)
-    return [*_changed_sources(records), *_changed_files(records, made, root)]
+    return [*_changed_sources(records, packages), *_changed_files(records, made, root)]
 
 
-def _changed_sources(records: Sequence[Record]) -> Iterator[str]:
+def _changed_sources(records: Sequence[Record], packages: Mapping[str, Path]) -> Iterator[str]:
     modelled = [record for record in records if record.basis == "modelled"]
-    for name in operators.names():
-        hashes = {record.kernels_hash for record in modelled if record.operator == name}
-        if not hashes:
-            yield f"{RECORDS}: no figures of {name}"
-        elif hashes != {kernels_hash(package_of(operators.load(name)))}:
+    yield from (f"{RECORDS}: {failure}" for failure in failures(modelled, packages))
+    for name, package in packages.items():
+        if {record.kernels_hash for record in modelled if record.operator == name} - {kernels_hash(package)}:
             yield f"{RECORDS}: {name} or the runtime changed since its figures were made"
-    yield from (f"{RECORDS}: {name} is gone" for name in sorted({record.operator for record in modelled} - set(operators.names())))
+    yield from (f"{RECORDS}: {name} is not below packages/" for name in sorted({record.operator for record in modelled} - set(packages)))
     if any(record.model_hash != model_hash() for record in modelled):
         yield f"{RECORDS}: the offline compiler or the emulator changed since the figures were made"
 
@@ -83,7 +110,7 @@ def _changed_files(records: Sequence[Record], made: Sequence[Board], root: Path)
     for board in made:
         if not (root / picture_of(board)).exists():
             yield f"{picture_of(board)}: missing"
-    for file, markers, table in _embeddings(records, made):
+    for file, markers, table in _embeddings(records, made, root):
         try:
             if _embedded(root / file, markers, table) != (root / file).read_text():
                 yield f"{file}: embeds another table than {RECORDS} gives"
@@ -96,17 +123,19 @@ def picture_of(board: Board) -> Path:
     return FOLDER / f"{board.device.replace(' ', '_')}-{board.basis}.png"
 
 
-def _embeddings(records: Sequence[Record], made: Sequence[Board]) -> Iterator[tuple[Path, tuple[str, str], str]]:
+def _embeddings(records: Sequence[Record], made: Sequence[Board], root: Path) -> Iterator[tuple[Path, tuple[str, str], str]]:
     """Every generated part: file, its markers, what stands between them."""
     for file, count in EMBEDDING.items():
         yield file, SCOREBOARD, markdown(made[:count])
-    for name in operators.names():
+    for name in packages_of(root):
         yield Path("packages") / name / "README.md", RESULTS, results_of(name, records)
 
 
 def _embedded(file: Path, markers: tuple[str, str], table: str) -> str:
     start, end = markers
     block = re.compile(re.escape(start) + r"\n.*?" + re.escape(end), re.DOTALL)
+    if not file.exists():
+        raise ValueError(f"{file} is missing: it must hold the lines {start} and {end}")
     text = file.read_text()
     if not block.search(text) and markers == RESULTS:
         # An author need not know of the table: the first run puts it at the end.

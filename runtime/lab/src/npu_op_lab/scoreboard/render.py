@@ -11,12 +11,13 @@ from matplotlib.transforms import Bbox
 
 from .board import COLUMNS, Board, Mark, Row
 
-_SIGNS = {"pass": "✓", "level": "≈", "fail": "✗", "refused": "refused by the oracle", "none": "–"}
-_COLOURS = {"pass": "#b7e1b0", "level": "#e3efb0", "fail": "#f4b6ae", "refused": "#f4b6ae", "none": "#f2f2f2"}
+_SIGNS = {"pass": "✓", "level": "≈", "fail": "✗", "refused": "refused by the oracle", "failed": "failed", "none": "–"}
+_COLOURS = {"pass": "#b7e1b0", "level": "#e3efb0", "fail": "#f4b6ae", "refused": "#f4b6ae", "failed": "#f4b6ae", "none": "#f2f2f2"}
 LEGEND = (
     "Each cell is the worst ratio over the sizes, theirs over ours. Against eager PyTorch or Hugging Face: ✓ above 1 (memory: not above), "
     "✗ not; ≈ is at least 0.95 where eager is one kernel, which the model grants full bandwidth. Against Liger-Kernel's Ascend kernels (on "
-    "a GPU, its Triton kernels): ✓ above 1. RFC: the marks of RFC #1159 for Liger-Kernel 0.7.0, measured on an Atlas 900 A2."
+    "a GPU, its Triton kernels): ✓ above 1. failed: ours raised at a size or was not run. RFC: the marks of RFC #1159 for Liger-Kernel "
+    "0.7.0, measured on an Atlas 900 A2."
 )
 
 
@@ -54,7 +55,7 @@ def markdown(boards: Sequence[Board]) -> str:
 
 
 def _markdown_mark(mark: Mark) -> str:
-    return f"**{text_of(mark)}**" if mark.kind in ("fail", "refused") else text_of(mark)
+    return f"**{text_of(mark)}**" if mark.kind in ("fail", "refused", "failed") else text_of(mark)
 
 
 def html(boards: Sequence[Board]) -> str:

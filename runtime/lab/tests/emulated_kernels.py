@@ -103,3 +103,10 @@ def wrap_64(X, Y, HASHED, BLOCK: tl.constexpr):
         tl.store(Y + at, tl.load(X + at) * 3 + 1)
     seed = tl.program_id(0).to(tl.int64) + 12345
     tl.store(HASHED + tl.program_id(0), (seed * 6364136223846793005 + 1442695040888963407) >> 33)
+
+
+@triton.jit(do_not_specialize=["n"])
+def stride_2_to_3(X, Y, n, BLOCK: tl.constexpr):
+    """Every second element of X to every third of Y."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at * 3, tl.load(X + at * 2, mask=at < n), mask=at < n)

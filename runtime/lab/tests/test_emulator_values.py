@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from npu_op_lab.emulator import OutOfBounds, emulate
 from npu_op_lab.emulator.dtypes import to_float, to_int
-from npu_op_lab.emulator.vector import tree_reduce
+from npu_op_lab.emulator.memory import UB, View
+from npu_op_lab.emulator.program import MemRefType, Op, Value
+from npu_op_lab.emulator.vector import compute, tree_reduce
 
 from . import emulated_kernels as kernels
 
@@ -184,6 +186,29 @@ def test_64_bit_integers_wrap() -> None:
     seeds = torch.arange(5) + 12345
     assert torch.equal(hashed, (seeds * 6364136223846793005 + 1442695040888963407) >> 33)
     assert run.findings == []
+
+
+@pytest.mark.parametrize("n", [8, 100])
+def test_a_strided_load_that_is_stored_strided(n: int) -> None:
+    x, y = torch.arange(256.0), torch.full((384,), -1.0)
+    with emulate() as run:
+        kernels.stride_2_to_3[(1,)](x, y, n, BLOCK=128)
+    expected = torch.full((384,), -1.0)
+    expected[: 3 * n : 3] = x[: 2 * n : 2]
+    assert torch.equal(y, expected)
+    assert run.findings == []
+
+
+def test_operands_that_do_not_fit_are_not_stretched() -> None:
+    ub = [View(UB, 1024 * at, 0, (size,), (1,), "f32") for at, size in enumerate((8, 1, 8))]
+    types = [Value(at, MemRefType("f32", view.sizes, view.strides, 0, "ub")) for at, view in enumerate(ub)]
+    attrs = {"operandSegmentSizes": [2, 1, 0]}
+    add = compute(Op("hivm.hir.vadd", [types[0], types[0], types[1]], [], attrs, [], "kernel.py:3"))
+    with pytest.raises(NotImplementedError, match=r"hivm.hir.vadd with operands of sizes \(8,\) and \(8,\).* \(1,\) at kernel.py:3"):
+        add((ub[0], ub[2], ub[1]))
+    copy = compute(Op("hivm.hir.copy", [types[1], types[0]], [], {}, [], "kernel.py:4"))
+    with pytest.raises(NotImplementedError, match=r"hivm.hir.copy with a result of sizes \(1,\).* \(8,\) at kernel.py:4"):
+        copy((ub[1], ub[0]))
 
 
 def test_conversion_to_integers_saturates() -> None:

@@ -34,7 +34,7 @@ def round_scalar(dtype: str) -> Callable[[Any], float]:
 
 
 def to_float(values: Array, dtype: str, mode: str) -> Array:
-    """Convert to a floating type; a floating type to itself rounds to integers, in every mode (tl.floor, tl.ceil and tl.sin are made of it).
+    """Convert to a floating type; a floating type to itself rounds to integers, in every mode (so tl.floor is made).
 
     fp32 -> fp16/bf16 and int -> float round as `mode` says: "rint" to nearest even, "trunc" towards zero, "floor", "ceil",
     "round" to nearest away from zero, "odd" (von Neumann: an inexact result gets an odd last bit). fp32 -> fp16 overflows to

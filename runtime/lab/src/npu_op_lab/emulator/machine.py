@@ -225,6 +225,7 @@ class Machine:
 
         def move(args: tuple[Any, ...]) -> None:
             source, target = args[0], args[1]
+            _must_fit(source, target, op)
             target.array()[...] = source.array()
             _mark_written(target)
             if pads:
@@ -236,6 +237,7 @@ class Machine:
 
     def _store(self, op: Op, combine: Callable[..., Any] | None) -> Callable[[tuple[Any, ...]], None]:
         def move(args: tuple[Any, ...]) -> None:
+            _must_fit(args[0], args[1], op)
             source, target = args[0].array(), args[1].array()
             target[...] = source if combine is None else combine(target, source)
 
@@ -343,6 +345,11 @@ def _pipe(name: str, op: Op) -> Pipe:
     if name not in Pipe.__members__:
         raise NotImplementedError(f"{op.name} on pipe {name} at {op.where} is not covered by the emulator")
     return Pipe[name]
+
+
+def _must_fit(source: View, target: View, op: Op) -> None:
+    if source.sizes != target.sizes:
+        raise NotImplementedError(f"{op.name} of sizes {source.sizes} to {target.sizes} at {op.where} is not covered by the emulator")
 
 
 def _no_view() -> View:

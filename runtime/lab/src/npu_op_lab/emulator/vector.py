@@ -43,14 +43,27 @@ def compute(op: Op) -> Callable[[tuple[Any, ...]], None]:
     """A function of the operands (views and scalars) that reads the inputs and writes the outputs.
 
     Raises:
-        NotImplementedError: an instruction, or a form or element type of it, that is not covered, by name and line.
+        NotImplementedError: an instruction, or a form or element type of it, that is not covered, by name and line; from the
+            function, operands whose sizes do not fit one another (NumPy would stretch one of them silently).
     """
     name = op.name.removeprefix("hivm.hir.")
     if name not in _MAKERS:
         raise _uncovered(op, "")
     if op.attrs.get("transpose"):
         raise _uncovered(op, "with an implicit transpose")
-    return _MAKERS[name](op)
+    run = _MAKERS[name](op)
+
+    def checked(args: tuple[Any, ...]) -> None:
+        try:
+            run(args)
+        except _Misfit as misfit:
+            raise _uncovered(op, str(misfit)) from None
+
+    return checked
+
+
+class _Misfit(Exception):
+    """Operands whose sizes do not fit one another."""
 
 
 def _uncovered(op: Op, what: str) -> NotImplementedError:
@@ -69,8 +82,10 @@ def _read(operand: Any) -> Any:
 
 
 def _write(view: View, values: Array) -> None:
+    if values.shape != view.sizes:
+        raise _Misfit(f"with a result of sizes {values.shape} for an output of sizes {view.sizes}")
     if view.dtype == "i1":
-        write_bits(view, np.broadcast_to(values, view.sizes))
+        write_bits(view, values)
     else:
         view.array()[...] = values
 
@@ -82,8 +97,10 @@ def _binary(function: Callable[..., Any]) -> Callable[[Op], Callable[[tuple[Any,
             raise _uncovered(op, f"on {dtype}")
 
         def run(args: tuple[Any, ...]) -> None:
-            out = args[2].array()
-            function(_read(args[0]), _read(args[1]), out=out)
+            first, second, out = _read(args[0]), _read(args[1]), args[2].array()
+            if np.broadcast_shapes(np.shape(first), np.shape(second)) != out.shape:
+                raise _Misfit(f"with operands of sizes {np.shape(first)} and {np.shape(second)} for an output of sizes {out.shape}")
+            function(first, second, out=out)
 
         return run
 
@@ -122,7 +139,7 @@ def _compare(op: Op) -> Callable[[tuple[Any, ...]], None]:
     dtype, function = _dtype(op, 0), _COMPARE[op.attrs["compare_mode"]]
     if dtype not in ("f16", "f32", "i32"):
         raise _uncovered(op, f"on {dtype}")
-    return lambda args: write_bits(args[2], np.broadcast_to(function(_read(args[0]), _read(args[1])), args[2].sizes))
+    return lambda args: _write(args[2], function(_read(args[0]), _read(args[1])))
 
 
 def _select(op: Op) -> Callable[[tuple[Any, ...]], None]:
@@ -150,7 +167,7 @@ def _cast(op: Op) -> Callable[[tuple[Any, ...]], None]:
 
 
 def _broadcast(op: Op) -> Callable[[tuple[Any, ...]], None]:
-    return lambda args: _write(args[1], np.asarray(_read(args[0]), NUMPY[args[1].dtype]))
+    return lambda args: _write(args[1], np.broadcast_to(np.asarray(_read(args[0]), NUMPY[args[1].dtype]), args[1].sizes))
 
 
 def _arange(op: Op) -> Callable[[tuple[Any, ...]], None]:
@@ -199,7 +216,13 @@ def _deinterleave(op: Op) -> Callable[[tuple[Any, ...]], None]:
     channels = range(count) if mode == "ALL_CHANNELS" else [int(mode.removeprefix("CHANNEL_"))]
 
     def run(args: tuple[Any, ...]) -> None:
-        values = args[0].array().copy()
+        source = args[0]
+        values = source.array().copy()
+        if source.strides[-1] == count and source.sizes == args[1].sizes:  # the view already steps over the other channels
+            if mode != "CHANNEL_0":
+                raise _uncovered(op, f"of a view of every {count}th element, {mode}")
+            _write(args[1], values)
+            return
         for channel, target in zip(channels, args[1:], strict=True):
             _write(target, values[..., channel::count])
 

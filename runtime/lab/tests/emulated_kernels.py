@@ -110,3 +110,14 @@ def stride_2_to_3(X, Y, n, BLOCK: tl.constexpr):
     """Every second element of X to every third of Y."""
     at = tl.arange(0, BLOCK)
     tl.store(Y + at * 3, tl.load(X + at * 2, mask=at < n), mask=at < n)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def soft_threshold(X, Y, n_rows, n_cols: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TILES: tl.constexpr):
+    """|x| where it exceeds one half, else 0: several masks of one padded 2-D tile."""
+    cols = tl.arange(0, BLOCK)[None, :]
+    for tile in range(TILES):
+        rows = tile * ROWS + tl.arange(0, ROWS)[:, None]
+        mask = (rows < n_rows) & (cols < n_cols)
+        x = tl.load(X + rows * n_cols + cols, mask=mask, other=0.0)
+        tl.store(Y + rows * n_cols + cols, tl.where(x > 0.5, x, tl.where(x < -0.5, -x, 0.0)), mask=mask)

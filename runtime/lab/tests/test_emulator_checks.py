@@ -11,6 +11,8 @@ import torch
 
 from npu_op_lab.compiler import Launch, offline
 from npu_op_lab.emulator import EmulatedLaunch, FaultyKernel, emulate
+from npu_op_lab.emulator.machine import _ranges
+from npu_op_lab.emulator.memory import UB, View
 from npu_op_runtime.soc import get_soc
 
 from . import emulated_kernels as kernels
@@ -101,6 +103,23 @@ def test_a_barrier_that_the_vendors_compiler_left_out_is_found() -> None:
     with emulate(faults="collect") as run:
         kernels.partial_sums[(16,)](torch.randn(40, 4096), torch.empty(4096), 40, 4096, BLOCK=256)
     assert [(finding.kind, "no pipe barrier" in finding.message) for finding in run.findings] == [("race", True)]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(37, 100), (20, 31), (9, 8)])
+def test_masks_of_a_padded_tile_do_not_race(rows: int, columns: int) -> None:
+    x = torch.randn(rows, columns)
+    y = torch.zeros(rows, columns)
+    with emulate() as run:
+        kernels.soft_threshold[(1,)](x, y, rows, columns, ROWS=8, BLOCK=columns + 5, TILES=-(-rows // 8))
+    assert torch.equal(y, torch.where(x.abs() > 0.5, x.abs(), 0.0))
+    assert run.findings == []
+
+
+def test_the_bytes_of_a_packed_mask() -> None:
+    # Rows of 40 bits, 256 bits apart, from bit 8 of byte 64 on.
+    assert _ranges(View(UB, 64, 8, (3, 40), (256, 1), "i1")) == [(65, 70), (97, 102), (129, 134)]
+    assert _ranges(View(UB, 64, 4, (2, 3), (4, 1), "i1")) == [(64, 65), (65, 66)]
+    assert _ranges(View(UB, 64, 2, (2, 3), (8, 1), "f32")) == [(72, 84), (104, 116)]
 
 
 def test_only_known_ways_to_treat_faults() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from . import costs, vector
-from .dtypes import FLOATS, NUMPY, Array
+from .dtypes import BITS, FLOATS, NUMPY, Array
 from .findings import Finding, OutOfBounds
 from .memory import UB, Memory, View, tensor_memory
 from .program import MemRefType, Op
@@ -389,16 +389,19 @@ def _pad(view: View, value: float) -> None:
 
 
 def _ranges(view: View) -> list[tuple[int, int]]:
-    """Byte ranges of a UB view, one per contiguous run."""
-    pieces, run = view.runs()
+    """Byte ranges of a UB view, one per contiguous run; offsets count in bits, for a packed i1 shares its bytes."""
+    pieces, _ = view.runs()
     if pieces <= 1:
         return [view.span()] if pieces else []
-    offsets = np.zeros(1, np.int64)
-    width = NUMPY[view.dtype].itemsize
-    covered = 1
+    bits = BITS[view.dtype]
+    starts = np.full(1, 8 * view.base + view.offset * bits)
+    run, contiguous = 1, True
     for size, stride in zip(reversed(view.sizes), reversed(view.strides), strict=True):
-        if size == 1 or (covered * width < run and stride == covered):
-            covered *= size
+        if size == 1:
             continue
-        offsets = (offsets[None, :] + (np.arange(size) * stride * width)[:, None]).reshape(-1)
-    return [(view.start + int(offset), view.start + int(offset) + run) for offset in offsets]
+        if contiguous and stride == run:
+            run *= size
+            continue
+        contiguous = False
+        starts = (starts[None, :] + (np.arange(size) * stride * bits)[:, None]).reshape(-1)
+    return sorted({(start // 8, -(-(start + run * bits) // 8)) for start in starts.tolist()})

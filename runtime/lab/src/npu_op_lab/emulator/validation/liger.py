@@ -88,7 +88,7 @@ def _apply(module: str, function: str, *options: Any) -> Callable[..., Any]:
 
 
 def _llama_rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    hidden = x.to(_F32)
+    hidden = x.to(torch.promote_types(x.dtype, _F32))
     hidden = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6)
     return weight * hidden.to(x.dtype)
 
@@ -112,7 +112,7 @@ def hf_llama4_rope(q: torch.Tensor, k: torch.Tensor, freqs: torch.Tensor) -> tup
     """Rotation of interleaved pairs by complex multiplication, as Hugging Face does it."""
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
-        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        pairs = torch.view_as_complex(x.to(torch.promote_types(x.dtype, _F32)).reshape(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * freqs[:, :, None, :]).flatten(3).type_as(x)
 
     return rotate(q), rotate(k)

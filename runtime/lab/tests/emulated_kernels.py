@@ -121,3 +121,12 @@ def soft_threshold(X, Y, n_rows, n_cols: tl.constexpr, ROWS: tl.constexpr, BLOCK
         mask = (rows < n_rows) & (cols < n_cols)
         x = tl.load(X + rows * n_cols + cols, mask=mask, other=0.0)
         tl.store(Y + rows * n_cols + cols, tl.where(x > 0.5, x, tl.where(x < -0.5, -x, 0.0)), mask=mask)
+
+
+@triton.jit(do_not_specialize=["reader"])
+def add_and_read(X, Y, SEEN, reader, BLOCK: tl.constexpr):
+    """Every program adds its row to Y, atomically; one reads the sum, with no order between it and the others."""
+    at = tl.arange(0, BLOCK)
+    tl.atomic_add(Y + at, tl.load(X + tl.program_id(0) * BLOCK + at))
+    if tl.program_id(0) == reader:
+        tl.store(SEEN + at, tl.load(Y + at))

@@ -98,6 +98,21 @@ def test_reading_what_another_program_writes_is_a_race() -> None:
     assert [finding.kind for finding in run.findings] == ["gm-race"]
 
 
+@pytest.mark.parametrize("reader", [0, 1, 2])
+def test_reading_what_others_add_is_a_race_whoever_adds_last(reader: int) -> None:
+    x, y, seen = torch.randn(3, 64), torch.zeros(64), torch.empty(64)
+    with emulate(faults="collect") as run:
+        kernels.add_and_read[(3,)](x, y, seen, reader, BLOCK=64)
+    assert [finding.kind for finding in run.findings] == ["gm-race"]
+    assert re.search(rf"hivm.hir.load \(emulated_kernels.py:\d+\) of program {reader} and ", run.findings[0].message)
+
+
+def test_a_program_may_read_what_it_alone_added() -> None:
+    with emulate(faults="collect") as run:
+        kernels.add_and_read[(1,)](torch.randn(3, 64), torch.zeros(64), torch.empty(64), 0, BLOCK=64)
+    assert run.findings == []
+
+
 def test_a_barrier_that_the_vendors_compiler_left_out_is_found() -> None:
     # It stands in the branch that a full tile never takes. One loop less, or rows summed as a 2-D tile, is compiled well.
     with emulate(faults="collect") as run:

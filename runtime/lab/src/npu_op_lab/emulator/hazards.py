@@ -111,24 +111,28 @@ def gm_hazards(accesses: list[GmAccess]) -> list[tuple[GmAccess, GmAccess]]:
 
 
 def _conflicts(group: list[GmAccess]) -> Iterator[tuple[GmAccess, GmAccess]]:
-    """Conflicts in one memory: its elements remember who wrote them plainly and who atomically (0: nobody)."""
+    """Conflicts in one memory.
+
+    Its elements remember who last wrote them, plainly and atomically (0: nobody), and who before that was another program:
+    the last writer may be the very program that now reads.
+    """
     writers = [number for number, access in enumerate(group) if access.writes]
     if not writers:
         return
     width = min(NUMPY[access.view.dtype].itemsize for access in group)
     elements = group[0].view.memory.size // width + 1
-    plain, atomic = np.zeros(elements, np.int32), np.zeros(elements, np.int32)
+    programs = np.array([-1, *(access.program for access in group)])
+    plain, atomic = ((np.zeros(elements, np.int32), np.zeros(elements, np.int32)) for _ in range(2))
     for number in [*writers, *(number for number, access in enumerate(group) if not access.writes)]:
         access = group[number]
-        against = [_elements(plain, access.view, width)]
-        if not (access.writes and access.atomic):
-            against.append(_elements(atomic, access.view, width))
-        for marks in against:
-            for other in np.unique(marks):
-                if other and group[other - 1].program != access.program:
+        for marks in plain if access.writes and access.atomic else (*plain, *atomic):
+            for other in np.unique(_elements(marks, access.view, width)):
+                if other and programs[other] != access.program:
                     yield group[other - 1], access
         if access.writes:
-            _elements(atomic if access.atomic else plain, access.view, width)[...] = number + 1
+            last, before = (_elements(marks, access.view, width) for marks in (atomic if access.atomic else plain))
+            np.copyto(before, last, where=(last > 0) & (programs[last] != access.program))
+            last[...] = number + 1
 
 
 def _elements(marks: Array, view: View, width: int) -> Array:

@@ -1,0 +1,124 @@
+"""Kernels of Dynamic Tanh: element by element, so each program owns a strip of columns and walks its share of the rows.
+
+The parameters of a strip stay in UB, and so do the sums of its gradients, whatever the width of a row. tanh needs one exp:
+tanh(u) = 1 - 2 / (1 + exp(2u)).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from npu_op_runtime.tiles import row_address, row_arguments, row_tile
+
+
+@triton.jit
+def _my_rows(chunk, chunks, blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr):
+    """`tiles.my_rows` for one of `chunks` shares: rows if there is one block, else tiles."""
+    if ONE_BLOCK:
+        items = inner
+    else:
+        items = blocks * tl.cdiv(inner, ROWS)
+    share = items // chunks
+    extra = items - share * chunks
+    first = chunk * share + tl.minimum(chunk, extra)
+    last = first + share + (chunk < extra).to(tl.int32)
+    if ONE_BLOCK:
+        trips = tl.cdiv(last - first, ROWS)
+    else:
+        trips = last - first
+    return first, last, trips
+
+
+@triton.jit
+def _parameter(POINTER, columns, inside, GIVEN: tl.constexpr):
+    if GIVEN:
+        return tl.load(POINTER + columns, mask=inside, other=0.0).to(tl.float32)
+    else:
+        return 0.0
+
+
+@triton.jit(do_not_specialize=["chunks", *row_arguments("x", "y")])
+def dyt_forward_kernel(
+    X, ALPHA, GAMMA, BETA, Y, chunks, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, STRIP_PROGRAMS: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, HAS_BETA: tl.constexpr,
+):  # fmt: skip
+    """Moves: read x, write y, gamma and beta once per program and strip."""
+    chunk = tl.program_id(0) // STRIP_PROGRAMS
+    first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
+    twice_alpha = tl.load(ALPHA).to(tl.float32) * 2.0
+    lane = tl.arange(0, ROWS)
+    for strip in range(tl.program_id(0) - chunk * STRIP_PROGRAMS, STRIPS, STRIP_PROGRAMS):
+        column = strip * COLS
+        cols = tl.arange(0, COLS)[None, :]
+        inside = cols < n_cols - column
+        gamma = _parameter(GAMMA + column, cols, inside, True)
+        beta = _parameter(BETA + column if HAS_BETA else BETA, cols, inside, HAS_BETA)
+        for trip in range(trips):
+            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+            mask = (lane < remaining)[:, None] & inside
+            x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane[:, None] * x_row + cols)
+            y_at = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + column + (lane[:, None] * y_row + cols)
+            x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+            y = (-2.0 / (tl.exp(x * twice_alpha) + 1.0) + 1.0) * gamma
+            if HAS_BETA:
+                y += beta
+            tl.store(y_at, y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["chunks", *row_arguments("x", "dy", "dx")])
+def dyt_backward_kernel(
+    X, ALPHA, GAMMA, DY, DX, PARTIALS, chunks, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    dx_outer, dx_middle, dx_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, STRIP_PROGRAMS: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, NEED_DX: tl.constexpr, NEED_DALPHA: tl.constexpr, NEED_DGAMMA: tl.constexpr, NEED_DBETA: tl.constexpr,
+):  # fmt: skip
+    """Moves: read x and dy, write dx, one fp32 row of partial sums per share of the rows.
+
+    With t = tanh(alpha * x) and s = dy * gamma * (1 - t^2): dx = alpha * s, dalpha = sum of x * s, dgamma = sum over rows of dy * t,
+    dbeta = sum over rows of dy. A row of partial sums is dgamma, dbeta, then dalpha of each strip.
+    """
+    chunk = tl.program_id(0) // STRIP_PROGRAMS
+    first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
+    partials = PARTIALS + chunk * (n_cols * (NEED_DGAMMA + NEED_DBETA) + STRIPS * NEED_DALPHA)
+    alpha = tl.load(ALPHA).to(tl.float32)
+    lane = tl.arange(0, ROWS)
+    for strip in range(tl.program_id(0) - chunk * STRIP_PROGRAMS, STRIPS, STRIP_PROGRAMS):
+        column = strip * COLS
+        cols = tl.arange(0, COLS)[None, :]
+        inside = cols < n_cols - column
+        gamma = _parameter(GAMMA + column, cols, inside, True)
+        dalpha = tl.zeros((COLS,), tl.float32)
+        dgamma = tl.zeros((COLS,), tl.float32)
+        dbeta = tl.zeros((COLS,), tl.float32)
+        for trip in range(trips):
+            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+            mask = (lane < remaining)[:, None] & inside
+            x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane[:, None] * x_row + cols)
+            dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane[:, None] * dy_row + cols)
+            x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
+            t = -2.0 / (tl.exp(x * (2.0 * alpha)) + 1.0) + 1.0
+            if NEED_DGAMMA:
+                dgamma += tl.sum(dy * t, axis=0)
+            if NEED_DBETA:
+                dbeta += tl.sum(dy, axis=0)
+            if NEED_DX or NEED_DALPHA:
+                # Of dy * gamma, with gamma once per row of the tile and once per sum.
+                slope = dy * (1.0 - t * t)
+                if NEED_DALPHA:
+                    dalpha += tl.sum(x * slope, axis=0)
+                if NEED_DX:
+                    dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + column
+                    dx = slope * (gamma * alpha)
+                    tl.store(dx_base + (lane[:, None] * dx_row + cols), dx.to(DX.dtype.element_ty), mask=mask)
+        columns = tl.arange(0, COLS)
+        own = columns < n_cols - column
+        if NEED_DGAMMA:
+            tl.store(partials + column + columns, dgamma, mask=own)
+        if NEED_DBETA:
+            tl.store(partials + n_cols * NEED_DGAMMA + column + columns, dbeta, mask=own)
+        if NEED_DALPHA:
+            total = tl.sum(dalpha[None, :] * gamma, axis=1)
+            tl.store(partials + n_cols * (NEED_DGAMMA + NEED_DBETA) + strip + tl.arange(0, 1), total)

@@ -1,0 +1,226 @@
+"""The registered ops of Dynamic Tanh, their autograd Function and the public function."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
+from npu_op_runtime.device import Target, target_of
+from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.registration import reference_gradients, register_op
+from npu_op_runtime.rows import rows_of
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, plan_blocks, plan_rows
+
+from .reference import dyt_reference
+
+_KERNELS = "npu_op_dyt.kernel"
+
+# Columns of a strip: wide enough for long transfers, narrow enough for many rows in a tile; whole 512-byte lines of bf16.
+_MAX_STRIP = 2048
+_STRIP_STEP = 256
+
+
+def dyt(
+    x: torch.Tensor,
+    alpha: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor | None = None,
+    *,
+    implementation: str | None = None,
+) -> torch.Tensor:
+    """tanh(alpha * x) * gamma + beta over the last dimension, computed in fp32 and rounded once.
+
+    Args:
+        x: (..., hidden_size), fp16, bf16 or fp32, any layout whose last dimension is contiguous.
+        alpha: one element, shape (1,) or (), fp16, bf16 or fp32 (may differ from x). Read on the device, never by the host.
+        gamma, beta: (hidden_size,), fp16, bf16 or fp32 (may differ from x); beta may be None.
+        implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
+
+    Returns:
+        Shape, dtype and device of x. Differentiable in x, alpha, gamma and beta.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
+        NotImplementedError: a named implementation cannot run, with the reason.
+        ImportError: the kernel stack is missing or broken, with the command that mends it.
+    """
+    require_tensor("x", x)
+    require_dtype("x", x)
+    if x.dim() == 0:
+        raise ValueError("x must have at least one dimension (got a scalar)")
+    require_tensor("alpha", alpha)
+    require_dtype("alpha", alpha)
+    if alpha.numel() != 1 or alpha.dim() > 1:
+        raise ValueError(f"alpha must have shape (1,) or () (got {tuple(alpha.shape)})")
+    require_tensor("gamma", gamma)
+    for argument, parameter in (("gamma", gamma), ("beta", beta)):
+        if parameter is not None:
+            require_tensor(argument, parameter)
+            require_dtype(argument, parameter)
+            require_shape(argument, parameter, x.shape[-1:])
+    require_same_device(x=x, alpha=alpha, gamma=gamma, beta=beta)
+    chosen = choose(x, implementation)
+    if chosen == "eager":
+        return dyt_reference(x, alpha, gamma, beta)
+    if chosen == "vendor":
+        raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no Dynamic Tanh; use 'eager'")
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (x, alpha, gamma, beta)):
+        return _DyT.apply(x, alpha, gamma, beta)
+    return dyt_forward(x, alpha, gamma, beta)
+
+
+class _DyT(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, alpha, gamma, beta):
+        ctx.save_for_backward(x, alpha, gamma, beta)
+        return dyt_forward(x, alpha, gamma, beta)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        need_dx, need_dalpha, *need_columns = ctx.needs_input_grad
+        x, alpha, gamma, beta = ctx.saved_tensors
+        dx, dalpha, dcolumns = dyt_backward(dy, x, alpha, gamma, beta, *ctx.needs_input_grad)
+        sums = iter(dcolumns)
+        columns = [next(sums).to(parameter.dtype) if need else None for parameter, need in zip((gamma, beta), need_columns)]
+        return dx if need_dx else None, dalpha if need_dalpha else None, *columns
+
+
+class StripPlan(NamedTuple):
+    """Tiles of `rows` x `cols`; `strips` strips of columns, shared by `strip_programs` programs of every share of the rows."""
+
+    rows: int
+    cols: int
+    strips: int
+    strip_programs: int
+    num_warps: int
+
+
+# The buffers are those of kernel.py; the compile gate proves the sums.
+@functools.cache
+def _plan(target: Target, n_cols: int, itemsize: int, streams: int, work: int) -> StripPlan:
+    if target.backend == "cuda":
+        tile = plan_blocks(target, n_cols, (Buffer(itemsize),))
+        strips = -(-n_cols // tile.cols)
+        return StripPlan(tile.rows, tile.cols, strips, strips, tile.num_warps)
+    granule = UB_BLOCK_BYTES // itemsize
+    options = []
+    for programs in range(1, target.cores + 1):
+        step = _STRIP_STEP if programs > 1 else granule
+        cols = -(-n_cols // (programs * step)) * step
+        if target.cores % programs == 0 and (cols <= _MAX_STRIP or programs == target.cores):
+            # Columns that exist nowhere, then the fewest strips.
+            options.append((cols * programs - n_cols, programs, min(cols, _MAX_STRIP)))
+    _, programs, cols = min(options)
+    strips = -(-n_cols // cols)
+    buffers = (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * work, *(Buffer(4, "columns"),) * 10)
+    return StripPlan(plan_rows(target, cols, buffers, buffers).rows, cols, strips, min(programs, strips), 4)
+
+
+def _shares(target: Target, plan: StripPlan, blocks: int, inner: int, *, persistent: bool) -> int:
+    """Into how many shares the rows go: one per core and strip; on CUDA one per tile, or a few per multiprocessor."""
+    tiles = blocks * -(-inner // plan.rows)
+    if target.backend == "cuda":
+        return min(tiles, max(1, 2 * target.cores // plan.strip_programs)) if persistent else tiles
+    return min(tiles, max(1, target.cores // plan.strip_programs))
+
+
+def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None) -> torch.Tensor:
+    y = torch.empty_like(x)
+    if x.numel() == 0:
+        return y
+    target = target_of(x)
+    plan = _plan(target, x.shape[-1], x.element_size(), 2, 2)
+    rows = rows_of((x,), (y,))
+    shares = _shares(target, plan, rows.blocks, rows.inner, persistent=False)
+    x_in, y_out = rows.tensors
+    launch(
+        load_kernels(_KERNELS, target.backend).dyt_forward_kernel, shares * plan.strip_programs, target, x,
+        x_in, alpha, gamma, beta, y_out, shares, rows.outer, rows.middle, rows.inner, *rows.flat_strides,
+        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
+        STRIP_PROGRAMS=plan.strip_programs, ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
+    )  # fmt: skip
+    rows.write_back()
+    return y
+
+
+def _forward_reference(x, alpha, gamma, beta):
+    return torch.empty_like(x).copy_(dyt_reference(x, alpha, gamma, beta))
+
+
+def _forward_fake(x, alpha, gamma, beta):
+    return torch.empty_like(x)
+
+
+def _backward_kernel(
+    dy: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None,
+    need_dx: bool, need_dalpha: bool, need_dgamma: bool, need_dbeta: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    dx, dalpha, dcolumns = _backward_fake(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta)
+    if x.numel() == 0:
+        return dx, dalpha.zero_(), dcolumns.zero_()
+    target = target_of(x)
+    plan = _plan(target, x.shape[-1], x.element_size(), 3, 4)
+    rows = rows_of((x, dy), (dx,) if need_dx else ())
+    shares = _shares(target, plan, rows.blocks, rows.inner, persistent=True)
+    partials = x.new_empty((shares, dcolumns.numel() + plan.strips * need_dalpha), dtype=torch.float32)
+    x_in, dy_in, dx_out = (*rows.tensors, None)[:3]
+    strides = (*rows.flat_strides, 0, 0, 0)[:9]
+    launch(
+        load_kernels(_KERNELS, target.backend).dyt_backward_kernel, shares * plan.strip_programs, target, x,
+        x_in, alpha, gamma, dy_in, dx_out, partials, shares, rows.outer, rows.middle, rows.inner, *strides,
+        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
+        STRIP_PROGRAMS=plan.strip_programs, ONE_BLOCK=rows.blocks == 1,
+        NEED_DX=need_dx, NEED_DALPHA=need_dalpha, NEED_DGAMMA=need_dgamma, NEED_DBETA=need_dbeta,
+    )  # fmt: skip
+    rows.write_back()
+    if partials.shape[1] == 0:
+        return dx, dalpha, dcolumns
+    # dalpha is a sum over strips too, so it stays fp32 until then.
+    sums = sum_partials(partials, torch.float32 if need_dalpha else dcolumns.dtype, target)
+    if need_dalpha:
+        dalpha = sums[dcolumns.numel() :].sum().to(alpha.dtype).view_as(alpha)
+    return dx, dalpha, sums[: dcolumns.numel()].view_as(dcolumns).to(dcolumns.dtype)
+
+
+def _backward_reference(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta):
+    dx, dalpha, dcolumns = _backward_fake(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta)
+    needed = need_dx, need_dalpha, need_dgamma, need_dbeta
+    gradients = reference_gradients(dyt_reference, (x, alpha, gamma, beta), dy, needed)
+    outputs = (*([dx] if need_dx else []), *([dalpha] if need_dalpha else []), *dcolumns)
+    for out, gradient in zip(outputs, (g for g in gradients if g is not None)):
+        out.copy_(gradient)
+    return dx, dalpha, dcolumns
+
+
+def _backward_fake(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta):
+    wanted = [parameter for parameter, need in ((gamma, need_dgamma), (beta, need_dbeta)) if need]
+    # One tensor for both, so that one kernel adds up the partial sums of both.
+    dtypes = {parameter.dtype for parameter in wanted}
+    dcolumns = x.new_empty((len(wanted), x.shape[-1]), dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
+    dx = torch.empty_like(x) if need_dx else x.new_empty(0)
+    return dx, torch.empty_like(alpha) if need_dalpha else x.new_empty(0), dcolumns
+
+
+dyt_forward = register_op(
+    "npu_op_dyt",
+    "forward(Tensor x, Tensor alpha, Tensor gamma, Tensor? beta) -> Tensor",
+    kernel=_forward_kernel,
+    reference=_forward_reference,
+    fake=_forward_fake,
+)
+dyt_backward = register_op(
+    "npu_op_dyt",
+    "backward(Tensor dy, Tensor x, Tensor alpha, Tensor gamma, Tensor? beta, bool need_dx, bool need_dalpha, bool need_dgamma,"
+    " bool need_dbeta) -> (Tensor dx, Tensor dalpha, Tensor dcolumns)",
+    kernel=_backward_kernel,
+    reference=_backward_reference,
+    fake=_backward_fake,
+)

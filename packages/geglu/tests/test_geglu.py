@@ -48,6 +48,20 @@ def test_a_second_backward_after_an_inplace_one_is_refused():
         torch.autograd.grad(y, leaves)
 
 
+def test_inplace_backward_refuses_shared_memory():
+    leaf = torch.randn(4, 32, requires_grad=True)
+    shared = leaf * 1.0
+    with pytest.raises(ValueError, match="up must not share memory with gate"):
+        geglu(shared, shared, inplace_backward=True).sum().backward()
+
+
+def test_inplace_backward_leaves_a_frozen_input_alone():
+    gate, up = torch.randn(4, 32), torch.randn(4, 32, requires_grad=True)
+    before = gate.clone()
+    geglu(gate, up * 1.0, inplace_backward=True).sum().backward()
+    assert torch.equal(gate, before)
+
+
 def test_inplace_backward_declares_its_writes():
     schema = torch.ops.npu_op_geglu.backward_.default._schema
     assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["gate", "up"]

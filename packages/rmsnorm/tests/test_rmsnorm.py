@@ -90,6 +90,23 @@ def test_vendor_says_why_it_cannot_run(arguments, options, reason):
         rms_norm(*arguments, implementation="vendor", **options)
 
 
+def test_a_second_derivative_is_refused_also_where_pytorch_would_drop_it():
+    x = torch.randn(4, 16, requires_grad=True)
+    with pytest.raises(NotImplementedError, match=r"no second derivative \(create_graph=True\)"):
+        torch.autograd.grad(rms_norm(x).sum(), x, create_graph=True)
+
+
+def test_a_tangent_is_refused():
+    x = torch.randn(4, 16)
+    with pytest.raises(NotImplementedError, match="forward-mode differentiation is not implemented"):
+        torch.func.jvp(rms_norm, (x,), (torch.ones_like(x),))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="forward-mode differentiation is not implemented"):
+            rms_norm(dual)
+        rms_norm(x)  # no tangent, no objection
+
+
 def test_eager_is_the_reference():
     x, weight = torch.randn(4, 16), torch.randn(16)
     assert torch.equal(rms_norm(x, weight, implementation="eager"), rms_norm_reference(x, weight))

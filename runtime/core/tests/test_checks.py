@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import require_choice, require_same_device, require_separate, require_shape, require_tensor
 from npu_op_runtime.dtypes import compute_dtype, require_dtype
 
 
@@ -23,3 +23,11 @@ def test_messages_name_argument_value_and_allowed():
 def test_compute_dtype_keeps_the_oracle_in_fp64():
     assert compute_dtype(torch.bfloat16) == torch.float32
     assert compute_dtype(torch.float64) == torch.float64
+
+
+def test_shared_memory_is_named():
+    x = torch.empty(4)
+    require_separate(gate=x, up=torch.empty(4))
+    require_separate(gate=torch.empty(0), up=torch.empty(0))
+    with pytest.raises(ValueError, match="up must not share memory with gate, both are overwritten"):
+        require_separate(gate=x[:2], up=x[1:])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.autograd import once_differentiable, tracked
+from npu_op_runtime.checks import require_choice, require_same_device, require_separate, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.elementwise import halves, launch_elementwise
@@ -58,7 +58,7 @@ def geglu(
         return geglu_reference(gate, up, approximate=approximate)
     if chosen == "vendor":
         return geglu_vendor(gate, up, approximate=approximate)
-    if torch.is_grad_enabled() and (gate.requires_grad or up.requires_grad):
+    if tracked(gate, up):
         return _GEGLU.apply(gate, up, approximate, inplace_backward)
     return geglu_forward(gate, up, approximate)
 
@@ -86,7 +86,7 @@ def geglu_packed(x: torch.Tensor, *, approximate: str = "tanh", implementation: 
         return geglu_packed_reference(x, approximate=approximate)
     if chosen == "vendor":
         return geglu_packed_vendor(x, approximate=approximate)
-    if torch.is_grad_enabled() and x.requires_grad:
+    if tracked(x):
         return _PackedGEGLU.apply(x, approximate)
     return geglu_packed_forward(x, approximate)
 
@@ -103,7 +103,7 @@ class _GEGLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dy):
         gate, up = ctx.saved_tensors
-        if ctx.inplace:
+        if ctx.inplace and all(ctx.needs_input_grad[:2]):  # a tensor without a gradient is not for overwriting
             geglu_backward_inplace(dy, gate, up, ctx.approximate)
             # A second backward through the graph must fail, not read gradients as inputs.
             torch.autograd.graph.increment_version((gate, up))
@@ -191,10 +191,12 @@ def _backward_fake(dy, gate, up, approximate, need_dgate, need_dup):
 
 
 def _backward_inplace_kernel(dy, gate, up, approximate):
+    require_separate(gate=gate, up=up)
     _run_backward(dy, gate, up, gate, up, approximate)
 
 
 def _backward_inplace_reference(dy, gate, up, approximate):
+    require_separate(gate=gate, up=up)
     for out, gradient in zip((gate, up), _backward_reference(dy, gate, up, approximate, True, True)):
         out.copy_(gradient)
 

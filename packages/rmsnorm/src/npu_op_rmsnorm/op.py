@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
@@ -72,7 +72,7 @@ def rms_norm(
 
 
 def _differentiable(x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str) -> torch.Tensor:
-    if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
+    if tracked(x, weight):
         return _RMSNorm.apply(x, weight, eps, offset, casting)
     return rms_norm_forward(x, weight, eps, offset, casting, False)[0]
 
@@ -134,6 +134,7 @@ def _forward_kernel(
     if x.numel() == 0:
         return y, rstd
     target = target_of(x)
+    weight = None if weight is None else weight.contiguous()  # a row of a matrix, say: the kernel walks it with stride 1
     plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), casting)
     rows = rows_of((x,), (y, rstd) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
@@ -180,6 +181,7 @@ def _backward_kernel(
     if x.numel() == 0:
         return dx, dweight.zero_()
     target = target_of(x)
+    weight = None if weight is None else weight.contiguous()
     n_cols = x.shape[-1]
     plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
     rows = rows_of((x, dy, rstd), (dx,) if need_dx else ())

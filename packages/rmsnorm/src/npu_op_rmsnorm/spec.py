@@ -35,6 +35,7 @@ def _cases() -> Iterator[Case]:
     yield _case("one-row", 1, 2048)
     yield _case("no-weight", 64, 1024, weight=0)
     yield _case("weight-float32", 64, 1024, weight=2)
+    yield _case("weight-strided", 33, 192, layout="weight-strided")
     yield _case("eps-large", 64, 256, options={"eps": 1.0})
     yield _case("head-dim-transposed", 12, 128, layout="transposed")
     yield _case("sliced", 64, 512, layout="sliced")
@@ -54,6 +55,8 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     # weight: 0 = none, 1 = the dtype of x, 2 = fp32
     weight_dtype = {0: None, 1: dtype, 2: torch.float32}[case.dims["weight"]]
     weight = None if weight_dtype is None else factory.randn(width, dtype=weight_dtype, scale=0.2, offset=1.0)
+    if case.layout == "weight-strided":
+        weight = factory.randn(width, 3, dtype=dtype, scale=0.2, offset=1.0)[:, 1]
     return {"x": x, "weight": weight}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
@@ -64,7 +64,7 @@ def apply_rotary(
         require_overwritable(q=q, k=k)
     chosen = choose(q, implementation)
     if chosen == "triton":
-        if torch.is_grad_enabled() and (q.requires_grad or (k is not None and k.requires_grad)):
+        if tracked(q, k):
             return _Rotary.apply(q, k, cos, sin, interleaved, unsqueeze_dim, inplace)
         if inplace:
             rotate_inplace(q, k, cos, sin, interleaved, unsqueeze_dim)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
@@ -53,7 +53,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, implementation: str | None = None
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no softmax besides torch.softmax; use 'eager'")
     if dim not in (-1, x.dim() - 1):
         return softmax(x.transpose(dim, -1), implementation=implementation).transpose(dim, -1)
-    if torch.is_grad_enabled() and x.requires_grad:
+    if tracked(x):
         return _Softmax.apply(x)
     return softmax_forward(x)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
+from npu_op_runtime.autograd import once_differentiable, tracked
+from npu_op_runtime.checks import require_same_device, require_separate, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.elementwise import halves, launch_elementwise
@@ -90,13 +90,13 @@ def swiglu_packed(
 def _differentiable(
     gate: torch.Tensor, up: torch.Tensor, gate_multiplier: float, down_multiplier: float, inplace_backward: bool
 ) -> torch.Tensor:
-    if torch.is_grad_enabled() and (gate.requires_grad or up.requires_grad):
+    if tracked(gate, up):
         return _SwiGLU.apply(gate, up, gate_multiplier, down_multiplier, inplace_backward)
     return swiglu_forward(gate, up, gate_multiplier, down_multiplier)
 
 
 def _packed_differentiable(x: torch.Tensor, gate_multiplier: float, down_multiplier: float) -> torch.Tensor:
-    if torch.is_grad_enabled() and x.requires_grad:
+    if tracked(x):
         return _PackedSwiGLU.apply(x, gate_multiplier, down_multiplier)
     return swiglu_packed_forward(x, gate_multiplier, down_multiplier)
 
@@ -113,7 +113,7 @@ class _SwiGLU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dy):
         gate, up = ctx.saved_tensors
-        if ctx.inplace:
+        if ctx.inplace and all(ctx.needs_input_grad[:2]):  # a tensor without a gradient is not for overwriting
             swiglu_backward_inplace(dy, gate, up, *ctx.multipliers)
             # A second backward through the graph must fail, not read gradients as inputs.
             torch.autograd.graph.increment_version((gate, up))
@@ -209,10 +209,12 @@ def _backward_fake(dy, gate, up, gate_multiplier, down_multiplier, need_dgate, n
 
 
 def _backward_inplace_kernel(dy, gate, up, gate_multiplier, down_multiplier):
+    require_separate(gate=gate, up=up)
     _run_backward(dy, gate, up, gate, up, gate_multiplier, down_multiplier)
 
 
 def _backward_inplace_reference(dy, gate, up, gate_multiplier, down_multiplier):
+    require_separate(gate=gate, up=up)
     for out, gradient in zip((gate, up), _backward_reference(dy, gate, up, gate_multiplier, down_multiplier, True, True)):
         out.copy_(gradient)
 

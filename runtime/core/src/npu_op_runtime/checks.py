@@ -29,6 +29,17 @@ def require_same_device(**tensors: torch.Tensor | None) -> None:
             raise ValueError(f"{argument} must be on {first[1]} like {first[0]} (got {tensor.device})")
 
 
+def require_separate(**tensors: torch.Tensor) -> None:
+    """No two tensors in one storage: an op that writes over both would read what it has written."""
+    storages: dict[int, str] = {}
+    for argument, tensor in tensors.items():
+        if tensor.numel() == 0:
+            continue
+        other = storages.setdefault(tensor.untyped_storage().data_ptr(), argument)
+        if other != argument:
+            raise ValueError(f"{argument} must not share memory with {other}, both are overwritten")
+
+
 def require_choice(argument: str, value: object, allowed: Sequence[object]) -> None:
     if value not in allowed:
         raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))} (got {value!r})")

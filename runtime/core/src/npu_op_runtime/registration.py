@@ -37,10 +37,10 @@ def register_op(
     packet = getattr(getattr(torch.ops, namespace), name)
     positions = [i for i, argument in enumerate(signature.partition(")")[0].split(",")) if argument.split()[0] == "float"]
     if not positions:
-        return _Op(implementations, packet.default)
+        return cast("Callable[..., Any]", packet.default)
     packed_schema = f"{name}.packed({', '.join(_without_floats(signature))}, Tensor floats){signature.partition(')')[2]}"
     _define(library, namespace, f"{name}.packed", packed_schema, implementations.with_floats_at(positions))
-    return _Op(implementations, _SymbolicFloats(packet.default, packet.packed, positions))
+    return _SymbolicFloats(packet.default, packet.packed, positions)
 
 
 def register_composite(namespace: str, schema: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,30 +91,6 @@ class _Implementations:
         return _Implementations(
             unpacking(self.kernel, read), unpacking(self.reference, read), unpacking(self.fake, lambda floats: [0.0] * len(positions))
         )
-
-
-class _Op:
-    """Calls an op, past the dispatcher where it would only choose the device: a call through it costs the host as much as a launch."""
-
-    def __init__(self, implementations: _Implementations, dispatched: Callable[..., Any]) -> None:
-        self._implementations = implementations
-        self._dispatched = dispatched
-
-    def __call__(self, *args: Any) -> Any:
-        if torch.compiler.is_compiling() or not _plain(args[0]):
-            return self._dispatched(*args)
-        return (self._implementations.on_cpu if args[0].device.type == "cpu" else self._implementations.kernel)(*args)
-
-
-def _plain(tensor: torch.Tensor) -> bool:
-    """Whether nothing watches or transforms operations on the tensor: no subclass, dispatch mode, function transform, meta device."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and tensor.device.type in ("npu", "cuda", "cpu")
-        and not (torch.is_grad_enabled() and tensor.requires_grad)
-    )
 
 
 class _SymbolicFloats:

@@ -1,0 +1,48 @@
+"""What the operators differentiate: first order, reverse mode. Everything else is refused, where PyTorch would drop it silently."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+
+def tracked(*tensors: torch.Tensor | None) -> bool:
+    """Whether a gradient of one of the tensors is wanted, so that a call must go through its autograd Function.
+
+    Raises:
+        NotImplementedError: one carries a tangent of forward-mode differentiation (torch.func.jvp, jacfwd).
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    # A registered op without a rule for tangents returns zeros for them.
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and any(map(_has_tangent, given)):
+        raise NotImplementedError("forward-mode differentiation is not implemented; use reverse mode or implementation='eager'")
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the backward of an autograd Function that has no second derivative.
+
+    torch.autograd.function.once_differentiable raises only where the incoming gradient itself has one: the penalty in
+    `grad(y.sum(), x, create_graph=True)` would count for nothing.
+
+    Raises (when backward runs):
+        NotImplementedError: `create_graph=True`.
+    """
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: Any) -> Any:
+        # Grad mode is on in backward exactly when a graph of it is wanted; tracing for torch.compile turns it on as well.
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise NotImplementedError("there is no second derivative (create_graph=True); use implementation='eager' for one")
+        with torch.no_grad():
+            return backward(ctx, *gradients)
+
+    return checked
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    return bool(torch._C._functorch.is_gradtrackingtensor(tensor)) or forward_ad.unpack_dual(tensor).tangent is not None

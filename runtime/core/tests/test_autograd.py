@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from npu_op_runtime.autograd import once_differentiable, tracked
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return 2 * x * dy
+
+
+def test_first_order_works_and_a_graph_of_it_is_refused():
+    x = torch.tensor([3.0], requires_grad=True)
+    assert torch.autograd.grad(Square.apply(x).sum(), x)[0].item() == 6.0
+    # The incoming gradient needs no gradient here: PyTorch's own decorator would not raise.
+    with pytest.raises(NotImplementedError, match="create_graph=True"):
+        torch.autograd.grad(Square.apply(x).sum(), x, create_graph=True)
+
+
+def test_tracked_where_a_gradient_is_wanted():
+    x, leaf = torch.ones(1), torch.ones(1, requires_grad=True)
+    assert tracked(x, None, leaf)
+    assert not tracked(x, None)
+    with torch.no_grad():
+        assert not tracked(leaf)
+
+
+def test_a_tangent_is_refused():
+    x = torch.ones(1)
+    with forward_ad.dual_level():
+        assert not tracked(x)
+        with pytest.raises(NotImplementedError, match="forward-mode differentiation is not implemented"):
+            tracked(forward_ad.make_dual(x, x))

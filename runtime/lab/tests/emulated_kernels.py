@@ -130,3 +130,28 @@ def add_and_read(X, Y, SEEN, reader, BLOCK: tl.constexpr):
     tl.atomic_add(Y + at, tl.load(X + tl.program_id(0) * BLOCK + at))
     if tl.program_id(0) == reader:
         tl.store(SEEN + at, tl.load(Y + at))
+
+
+@triton.jit(do_not_specialize=["trips"])
+def divide_and_shift(NUMBERS, RESULTS, trips):
+    """A quotient and a shift of numbers from GM, in a loop that may not run."""
+    dividend, divisor, count = tl.load(NUMBERS), tl.load(NUMBERS + 1), tl.load(NUMBERS + 2)
+    for _ in range(trips):
+        tl.store(RESULTS, dividend // divisor)
+        tl.store(RESULTS + 1, dividend << count)
+
+
+@triton.jit(do_not_specialize=["low", "high"])
+def between(X, Y, low, high, BLOCK: tl.constexpr):
+    """The elements from `low` to `high`."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at, tl.load(X + at, mask=(at >= low) & (at < high), other=0.0))
+
+
+@triton.jit
+def halve_until_small(X, Y, BLOCK: tl.constexpr):
+    """A loop that ends when the data say so."""
+    x = tl.load(X + tl.arange(0, BLOCK))
+    while tl.sum(x) > 0.5:
+        x = x * 0.5
+    tl.store(Y + tl.arange(0, BLOCK), x)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from npu_op_lab.compiler import Launch, offline
-from npu_op_lab.emulator import EmulatedLaunch, FaultyKernel, emulate
+from npu_op_lab.emulator import EmulatedLaunch, FaultyKernel, UndefinedBehavior, emulate
 from npu_op_lab.emulator.machine import _ranges
 from npu_op_lab.emulator.memory import UB, View
 from npu_op_runtime.soc import get_soc
@@ -135,6 +135,47 @@ def test_the_bytes_of_a_packed_mask() -> None:
     assert _ranges(View(UB, 64, 8, (3, 40), (256, 1), "i1")) == [(65, 70), (97, 102), (129, 134)]
     assert _ranges(View(UB, 64, 4, (2, 3), (4, 1), "i1")) == [(64, 65), (65, 66)]
     assert _ranges(View(UB, 64, 2, (2, 3), (8, 1), "f32")) == [(72, 84), (104, 116)]
+
+
+@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize(
+    ("divisor", "count", "message"),
+    [
+        (0, 3, r"arith.divsi at emulated_kernels.py:\d+ divides by zero"),
+        (7, -2, r"arith.shli at emulated_kernels.py:\d+ shifts 32 bits by -2"),
+        (7, 32, r"arith.shli at emulated_kernels.py:\d+ shifts 32 bits by 32"),
+    ],
+)
+def test_numbers_that_have_no_value_are_refused(values: bool, divisor: int, count: int, message: str) -> None:
+    numbers = torch.tensor([100, divisor, count], dtype=torch.int32)
+    with pytest.raises(UndefinedBehavior, match=message), emulate(values=values):
+        kernels.divide_and_shift[(1,)](numbers, torch.empty(2, dtype=torch.int32), 1)
+
+
+def test_a_division_in_a_loop_that_does_not_run_divides_nothing() -> None:
+    numbers, results = torch.tensor([100, 0, 3], dtype=torch.int32), torch.full((2,), 5, dtype=torch.int32)
+    with emulate() as run:
+        kernels.divide_and_shift[(1,)](numbers, results, 0)
+    assert results.tolist() == [5, 5]
+    assert run.findings == []
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_a_mask_with_its_bounds_exchanged_is_refused(values: bool) -> None:
+    with (
+        pytest.raises(UndefinedBehavior, match=r"hivm.hir.load at emulated_kernels.py:\d+: a box of sizes \(-5,\)"),
+        emulate(values=values),
+    ):
+        kernels.between[(1,)](torch.ones(128), torch.empty(128), 10, 5, BLOCK=128)
+
+
+def test_a_loop_that_data_ends_cannot_be_timed_without_values() -> None:
+    x, y = torch.ones(64), torch.empty(64)
+    with emulate():
+        kernels.halve_until_small[(1,)](x, y, BLOCK=64)
+    assert (y == 2**-7).all()
+    with pytest.raises(NotImplementedError, match=r"scf.while at emulated_kernels.py:\d+: the loop's condition"), emulate(values=False):
+        kernels.halve_until_small[(1,)](x, y, BLOCK=64)
 
 
 def test_only_known_ways_to_treat_faults() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .costs import Ceiling, gm_bandwidth
 from .eager import AtenKernel, EagerTiming, model_eager
-from .findings import Finding, OutOfBounds
+from .findings import Finding, OutOfBounds, UndefinedBehavior
 from .kernel import EmulatedLaunch, KernelTiming
 from .run import Emulation, FaultyKernel, RunTime, emulate
 from .timeline import ProgramTime, Slice, Stall
@@ -19,6 +19,7 @@ __all__ = [
     "Finding",
     "KernelTiming",
     "OutOfBounds",
+    "UndefinedBehavior",
     "ProgramTime",
     "RunTime",
     "Slice",

@@ -28,3 +28,10 @@ class Finding:
 
 class OutOfBounds(IndexError):
     """An access to GM outside the storage of the tensor it belongs to; the message names kernel, line, tensor and range."""
+
+
+class UndefinedBehavior(RuntimeError):
+    """A number or a size that the IR gives no meaning: a division by zero, a negative shift count, a box of negative size.
+
+    The message names operation and source line.
+    """

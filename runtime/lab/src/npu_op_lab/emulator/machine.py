@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 
 from . import costs, vector
 from .dtypes import BITS, FLOATS, NUMPY, Array
-from .findings import Finding, OutOfBounds
+from .findings import Finding, OutOfBounds, UndefinedBehavior
 from .memory import UB, Memory, View, tensor_memory
 from .program import MemRefType, Op
-from .scalars import UNKNOWN
+from .scalars import UNKNOWN, Undefined
 from .trace import LAST, MEASURED, WARM, Kind, Pipe, Trace
 from .translate import Event, Translated
 
@@ -147,11 +148,17 @@ class Machine:
 
     def _bind_vector(self, index: int, event: Event, op: Op) -> Callable[..., Any]:
         compute, layout, cycles = vector.compute(op), vector.operands(op), costs.vector_cycles(op)
-        reads = [at for at in layout.inputs if isinstance(op.operands[at].type, MemRefType)]
+        memrefs = [at for at, value in enumerate(op.operands) if isinstance(value.type, MemRefType)]
+        reads = [at for at in layout.inputs if at in memrefs]
+        numbers = [at for at in layout.inputs if at not in memrefs]
         values, checks = self._values, self._checks
         known: dict[tuple[Any, ...], int] = {}
 
         def run(*args: Any) -> None:
+            for at in memrefs:
+                _must_have_size(args[at], op)
+            for at in numbers:
+                _must_be_defined(args[at])
             if values:
                 if checks:
                     for at in reads:
@@ -182,6 +189,7 @@ class Machine:
 
         def run(*args: Any) -> None:
             inside, outside = (args[1], args[0]) if inward else (args[0], args[1])
+            _must_have_size(outside, op)
             if not outside.elements:
                 return
             if values:
@@ -301,6 +309,7 @@ class Machine:
 
         def run(value: Any, view: View, *at: int) -> None:
             spot = _element(view, at)
+            _must_be_defined(value)
             if values:
                 if not in_ub:
                     self._must_be_inside(spot, op)
@@ -345,6 +354,19 @@ def _pipe(name: str, op: Op) -> Pipe:
     if name not in Pipe.__members__:
         raise NotImplementedError(f"{op.name} on pipe {name} at {op.where} is not covered by the emulator")
     return Pipe[name]
+
+
+def _must_have_size(view: View, op: Op) -> None:
+    for size in view.sizes:
+        if as_index(size) < 0:
+            raise UndefinedBehavior(
+                f"{op.name} at {op.where or 'an unknown line'}: a box of sizes {view.sizes} (a mask whose upper bound is below its lower one?)"
+            )
+
+
+def _must_be_defined(number: Any) -> None:
+    if isinstance(number, Undefined):
+        bool(number)
 
 
 def _must_fit(source: View, target: View, op: Op) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from .dtypes import BITS, FLOATS, NUMPY
+from .findings import UndefinedBehavior
 from .program import Op
 
 
 class Unknown:
     """A number that a kernel reads from UB while only its time is modelled: any arithmetic with it stays unknown.
 
-    As a condition it is taken to be true: the time of a data-dependent branch is that of the branch taken.
+    As a branch's condition it is taken to be true: the time of a data-dependent branch is that of the branch taken.
     """
 
     def _same(self, *_: object) -> Unknown:
@@ -36,25 +37,59 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
+class Undefined(Unknown):
+    """The result of an operation that MLIR leaves undefined: it may be computed, hoisted out of a loop that does not run, but not used."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def __bool__(self) -> bool:
+        raise UndefinedBehavior(self._message)
+
+    def __index__(self) -> int:
+        raise UndefinedBehavior(self._message)
+
+
 def known(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of numbers that answers UNKNOWN as soon as one of them is."""
+    """A function of numbers that answers with the first that is unknown or undefined, if one is."""
 
     def call(*args: Any) -> Any:
-        return UNKNOWN if any(arg is UNKNOWN for arg in args) else function(*args)
+        for arg in args:
+            if isinstance(arg, Unknown):
+                return arg
+        return function(*args)
 
     return call
 
 
 def _quotient(a: int, b: int) -> int:
-    # Division by zero is undefined in MLIR; it occurs only in operations hoisted out of a loop that does not run.
-    if b == 0:
-        return 0
     q = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 
 
 def _remainder(a: int, b: int) -> int:
     return a - b * _quotient(a, b)
+
+
+def _divided(function: Callable[[int, int], int]) -> Callable[..., Any]:
+    """The division with a third argument, which says whose it is, and no result where it divides by zero."""
+    return known(lambda a, b, origin="": function(a, b) if b else Undefined(f"{origin} divides by zero"))
+
+
+def _shifted(function: Callable[[int, int], int]) -> Callable[..., Any]:
+    """The shift of a number of so many bits, with a fourth argument, which says whose it is."""
+
+    def shift(a: int, b: int, bits: int, origin: str) -> Any:
+        return function(a, b) if 0 <= b < bits else Undefined(f"{origin} shifts {bits} bits by {b}")
+
+    return known(shift)
+
+
+def _decided(condition: Any, origin: str) -> Any:
+    """The condition of a while loop, which must be known: taken to be true, the loop would not end."""
+    if condition is UNKNOWN:
+        raise NotImplementedError(f"{origin}: the loop's condition depends on data that the kernel computes: emulate it with values=True")
+    return condition
 
 
 def _divide(a: float, b: float) -> float:
@@ -88,10 +123,13 @@ def _rounder(dtype: str) -> Callable[[Any], Any]:
 
 # What the generated code may call.
 HELPERS: dict[str, Any] = {
-    "quotient": known(_quotient),
-    "remainder": known(_remainder),
-    "floor_quotient": known(lambda a, b: a // b if b else 0),
-    "ceil_quotient": known(lambda a, b: -(-a // b) if b else 0),
+    "quotient": _divided(_quotient),
+    "remainder": _divided(_remainder),
+    "floor_quotient": _divided(lambda a, b: a // b),
+    "ceil_quotient": _divided(lambda a, b: -(-a // b)),
+    "shift_left": _shifted(lambda a, b: a << b),
+    "shift_right": _shifted(lambda a, b: a >> b),
+    "decided": _decided,
     "lowest": known(min),
     "highest": known(max),
     "divide": known(_divide),
@@ -146,6 +184,31 @@ def _integer(template: str) -> Callable[[Op, list[str]], str]:
     return lambda op, args: _wrap(template.format(*args), op.results[0].type)
 
 
+def origin(op: Op) -> str:
+    """Who an operation is, as a literal in the generated code; it is no part of what the operation computes."""
+    return repr(f"{op.name} at {op.where or 'an unknown line'}")
+
+
+def _division(function: str, unsigned: bool = False) -> Callable[[Op, list[str]], str]:
+    def make(op: Op, args: list[str]) -> str:
+        type_ = op.results[0].type
+        a, b = (_unsigned(arg, type_) for arg in args) if unsigned else args
+        rest = "" if op.operands[1].constant else f",{origin(op)}"
+        return _wrap(f"{function}({a},{b}{rest})", type_)
+
+    return make
+
+
+def _shift(function: str, sign: str) -> Callable[[Op, list[str]], str]:
+    def make(op: Op, args: list[str]) -> str:
+        type_, count = op.results[0].type, op.operands[1].constant
+        if count is not None and 0 <= count < width(type_):
+            return _wrap(f"({args[0]}){sign}({args[1]})", type_)
+        return _wrap(f"{function}({args[0]},{args[1]},{width(type_)},{origin(op)})", type_)
+
+    return make
+
+
 def _float(template: str) -> Callable[[Op, list[str]], str]:
     return lambda op, args: f"round_{op.results[0].type}({template.format(*args)})"
 
@@ -181,19 +244,19 @@ EXPRESSIONS: Mapping[str, Callable[[Op, list[str]], str]] = {
     "arith.addi": _integer("{}+{}"),
     "arith.subi": _integer("{}-{}"),
     "arith.muli": _integer("{}*{}"),
-    "arith.divsi": _integer("quotient({},{})"),
-    "arith.remsi": _integer("remainder({},{})"),
-    "arith.divui": lambda op, args: _wrap("quotient({},{})".format(*(_unsigned(a, op.results[0].type) for a in args)), op.results[0].type),
-    "arith.remui": lambda op, args: _wrap("remainder({},{})".format(*(_unsigned(a, op.results[0].type) for a in args)), op.results[0].type),
-    "arith.floordivsi": _integer("floor_quotient({},{})"),
-    "arith.ceildivsi": _integer("ceil_quotient({},{})"),
+    "arith.divsi": _division("quotient"),
+    "arith.remsi": _division("remainder"),
+    "arith.divui": _division("quotient", unsigned=True),
+    "arith.remui": _division("remainder", unsigned=True),
+    "arith.floordivsi": _division("floor_quotient"),
+    "arith.ceildivsi": _division("ceil_quotient"),
     "arith.minsi": _integer("lowest({},{})"),
     "arith.maxsi": _integer("highest({},{})"),
     "arith.andi": _integer("({})&({})"),
     "arith.ori": _integer("({})|({})"),
     "arith.xori": _integer("({})^({})"),
-    "arith.shli": _integer("({})<<({})"),
-    "arith.shrsi": _integer("({})>>({})"),
+    "arith.shli": _shift("shift_left", "<<"),
+    "arith.shrsi": _shift("shift_right", ">>"),
     "arith.cmpi": _cmpi,
     "arith.cmpf": _cmpf,
     "arith.select": lambda op, args: "({1} if {0} else {2})".format(*args),

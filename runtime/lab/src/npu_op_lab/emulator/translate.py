@@ -20,7 +20,7 @@ from .dtypes import FLOATS
 from .front import read_program
 from .memory import View
 from .program import Block, Op, Program, Value, ValueType
-from .scalars import EXPRESSIONS, HELPERS, _wrap
+from .scalars import EXPRESSIONS, HELPERS, Unknown, _wrap, origin
 
 _DMA = ("hivm.hir.load", "hivm.hir.store")
 _SYNC = ("hivm.hir.set_flag", "hivm.hir.wait_flag", "hivm.hir.pipe_barrier")
@@ -190,7 +190,7 @@ class _Translator:
         condition, *passed = before.ops[-1].operands
         self._flush()
         self._assign(op.results, passed)
-        self._scopes[-1].lines.append(f"if not ({self._text(condition)}): break")
+        self._scopes[-1].lines.append(f"if not decided({self._text(condition)}, {origin(op)}): break")
         self._assign(after.args, passed)
         head = self._scopes.pop().lines
         body = self._block(after, loop=True, results=before.args)
@@ -239,9 +239,10 @@ class _Translator:
             self._names[op.results[0]] = expression.strip("()")
             return
         scope = self._target(max(self._level.get(self._text(value), 0) for value in op.operands))
+        key = expression.replace(origin(op), "")  # the same division on another line is the same number
         for outer in self._scopes:
-            if expression in outer.known:
-                names = outer.known[expression].split(", ")
+            if key in outer.known:
+                names = outer.known[key].split(", ")
                 for result, name in zip(op.results, names, strict=True):
                     self._names[result] = name
                 return
@@ -249,7 +250,7 @@ class _Translator:
             self._bind(result, f"v{result.index}", level=self._scopes.index(scope))
         names_text = ", ".join(self._names[result] for result in op.results)
         scope.lines.append(f"{names_text} = {expression}")
-        scope.known[expression] = names_text
+        scope.known[key] = names_text
         scope.pending += 1
 
     def _target(self, level: int) -> _Scope:
@@ -313,7 +314,7 @@ class _Translator:
 
     def _set_constant(self, value: Value, constant: Any) -> None:
         value.constant = constant
-        if isinstance(constant, View) or constant is None or isinstance(constant, float):
+        if isinstance(constant, View | Unknown) or constant is None or isinstance(constant, float):
             self._names[value] = f"k{len(self._constants)}"
             self._constants.append(constant)
         else:

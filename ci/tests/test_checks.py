@@ -75,14 +75,19 @@ def test_metadata_is_derived_from_the_folder(tree: Path, before: str, after: str
     ("statement", "complaint"),
     [
         ("tl.load(x + i, mask=i < n)", "without other="),
+        ("tl.load(x + i, i < n)", "without other="),
         ("tl.exp2(x)", "use exp"),
+        ("from triton.language import exp2\n    exp2(x)", "use exp"),
+        ("from triton.language.math import log2 as base_two\n    base_two(x)", "use log"),
+        ("from triton.language import load\n    load(x + i, i < n)", "without other="),
         ("x.log2()", "use log"),
         ("i % n", "remainder"),
         ("tl.atomic_add(x, i)", "one partial per core"),
     ],
 )
 def test_kernels_avoid_what_runs_on_the_scalar_unit(tree: Path, statement: str, complaint: str) -> None:
-    kernel = "\n\n@triton.jit\ndef broken(x, i, n, SIZE: tl.constexpr):\n    SIZE % 2\n    tl.load(x + i, mask=i < n, other=0.0)\n"
+    allowed = "    SIZE % 2\n    tl.load(x + i, mask=i < n, other=0.0)\n    tl.load(x + i, i < n, 0.0)\n"
+    kernel = f"\n\n@triton.jit\ndef broken(x, i, n, SIZE: tl.constexpr):\n{allowed}"
     append(tree / SOURCE / "kernel.py", f"{kernel}    {statement}\n")
     (problem,) = kernels(tree)
     assert "broken" in problem

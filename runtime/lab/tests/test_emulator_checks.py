@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from npu_op_lab import operators
 from npu_op_lab.compiler import Launch, offline
 from npu_op_lab.emulator import EmulatedLaunch, FaultyKernel, UndefinedBehavior, emulate
 from npu_op_lab.emulator.machine import _ranges
@@ -176,6 +177,15 @@ def test_a_loop_that_data_ends_cannot_be_timed_without_values() -> None:
     assert (y == 2**-7).all()
     with pytest.raises(NotImplementedError, match=r"scf.while at emulated_kernels.py:\d+: the loop's condition"), emulate(values=False):
         kernels.halve_until_small[(1,)](x, y, BLOCK=64)
+
+
+def test_an_operator_on_a_meta_tensor_is_refused() -> None:
+    x, weight = torch.empty(8, 64, device="meta"), torch.ones(64, device="meta")
+    with (
+        pytest.raises(ValueError, match="rmsnorm::forward must be called on CPU tensors in the emulator .got one on device meta"),
+        emulate(values=False),
+    ):
+        operators.load("rmsnorm").function(x, weight)
 
 
 def test_only_known_ways_to_treat_faults() -> None:

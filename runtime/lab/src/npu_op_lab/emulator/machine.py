@@ -360,7 +360,7 @@ def _must_have_size(view: View, op: Op) -> None:
     for size in view.sizes:
         if as_index(size) < 0:
             raise UndefinedBehavior(
-                f"{op.name} at {op.where or 'an unknown line'}: a box of sizes {view.sizes} (a mask whose upper bound is below its lower one?)"
+                f"{op.name} at {op.where or 'an unknown line'}: a box of sizes {view.sizes} (a mask whose end is below its start?)"
             )
 
 

@@ -6,6 +6,10 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
 
 from npu_op_runtime.soc import Soc, get_soc
 
@@ -39,6 +43,19 @@ class RunTime:
     seconds: float
 
 
+class _CpuRecorder(AtenRecorder):
+    """Refuses registered ops elsewhere than on the CPU: on a meta tensor they launch no kernel, and would seem to cost nothing."""
+
+    def registered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
+                raise ValueError(
+                    f"{func.name()} must be called on CPU tensors in the emulator (got one on device {tensor.device}); "
+                    "with values=False torch.empty is enough"
+                )
+        return super().registered(func, args, kwargs)
+
+
 class Emulation:
     """What ran within `emulate`.
 
@@ -51,7 +68,7 @@ class Emulation:
         self.soc = soc
         self.launches: list[EmulatedLaunch] = []
         self._ceiling: costs.Ceiling = ceiling
-        self._recorder = AtenRecorder()
+        self._recorder = _CpuRecorder()
 
     def time(self, ceiling: costs.Ceiling | None = None) -> RunTime:
         """Modelled time under a ceiling (the context's own by default)."""
@@ -94,10 +111,12 @@ def emulate(
         ceiling: the bandwidth that `kernels` and `seconds` are modelled with, "measured" or "cann" (see `costs.gm_bandwidth`).
 
     Raises:
-        ValueError: unknown `soc`, `faults` or `ceiling`.
+        ValueError: unknown `soc`, `faults` or `ceiling`; from the call, an operator on tensors of another device than the CPU.
         FaultyKernel: at the end, with the findings.
         OutOfBounds: from the call, an access outside a tensor's storage.
-        NotImplementedError: from the call, an operation that the emulator does not cover, or a kernel for the cube core.
+        UndefinedBehavior: from the call, a number or a size without a meaning (a division by zero).
+        NotImplementedError: from the call, an operation that the emulator does not cover, a loop that unknown data end,
+            or a kernel for the cube core.
     """
     if faults not in ("raise", "collect"):
         raise ValueError(f"faults must be 'raise' or 'collect' (got {faults!r})")

@@ -177,9 +177,67 @@ def test_a_users_file_that_triton_refuses_fails(tmp_path, capsys):
     assert "undefined is not defined" in capsys.readouterr().out
 
 
-def test_an_error_of_the_users_file_is_the_users_to_see(tmp_path):
-    with pytest.raises(ZeroDivisionError):
-        main(["compile", _user_file(tmp_path, "def main():\n    1 / 0\n"), "--soc", "910B4"])
+@pytest.mark.parametrize("command", ["compile", "emulate", "explain"])
+@pytest.mark.parametrize(
+    ("tail", "line", "error"),
+    [
+        ("def main():\n    1 / 0\n", 2, "ZeroDivisionError: division by zero"),
+        ("def main(:\n    pass\n", 1, "SyntaxError: invalid syntax"),
+        ("def main():\n    pass\nimport not_there\n", 3, "ModuleNotFoundError: No module named 'not_there'"),
+        ("def launch():\n    torch.empty(2).view(3)\n", 2, "RuntimeError: shape '[3]' is invalid"),
+        ("if __name__ == '__main__':\n    sys.exit(3)\n", 2, "exit with status 3"),
+    ],
+)
+def test_an_error_of_the_users_file_names_its_line(tmp_path, capsys, command, tail, line, error):
+    file = _user_file(tmp_path, tail)
+    assert main([command, file, "--soc", "910B4"]) == 2
+    start = textwrap.dedent(_FILE).count("\n")
+    assert capsys.readouterr().err.startswith(f"npu-lab {command}: {file}:{start + line}: {error}")
+
+
+def test_a_users_file_may_exit(tmp_path):
+    assert main(["compile", _user_file(tmp_path, "if __name__ == '__main__':\n    go(4096)\n    sys.exit(0)\n"), "--soc", "910B4"]) == 0
+
+
+@pytest.mark.parametrize("command", ["emulate", "explain"])
+@pytest.mark.parametrize(
+    ("tail", "fault"),
+    [
+        ("def main():\n    go(65536)\n", "copy for Ascend910B4: UB overflow"),
+        (
+            "@triton.jit\ndef broken(X):\n    tl.store(X, undefined)\ndef main():\n    broken[(1,)](torch.empty(1))\n",
+            "undefined is not defined",
+        ),
+        (
+            "@triton.jit\ndef past(X):\n    tl.store(X + 64 + tl.arange(0, 64), 1.0)\ndef main():\n    past[(1,)](torch.empty(64))\n",
+            "past at mine.py:15: hivm.hir.store of program 0 touches bytes",
+        ),
+    ],
+)
+def test_a_kernel_that_does_not_run_is_a_fault_in_words(tmp_path, capsys, command, tail, fault):
+    assert main([command, _user_file(tmp_path, tail), "--soc", "910B4"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAULT" in printed and fault in printed
+
+
+@pytest.mark.parametrize("command", ["compile", "emulate", "explain"])
+def test_a_users_file_that_launches_nothing_is_refused(tmp_path, capsys, command):
+    file = _user_file(tmp_path, "def main():\n    pass\n")
+    assert main([command, file, "--soc", "910B4"]) == 2
+    assert f"{file} launched no kernel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("compile", "--json"), ("emulate", "--trace"), ("emulate", "--png"), ("validate", "--out")]
+)
+@pytest.mark.parametrize("place", ["missing/out", "."])
+def test_where_the_output_goes_is_checked_before_any_work(tmp_path, monkeypatch, capsys, command, option, place):
+    monkeypatch.chdir(tmp_path)
+    target = [] if command == "validate" else [_user_file(tmp_path, "raise AssertionError('the file was run')\n")]
+    with pytest.raises(SystemExit) as stop:
+        main([command, *target, option, place])
+    assert stop.value.code == 2
+    assert f"argument {option}: must be a file in a folder that exists (got '{place}')" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

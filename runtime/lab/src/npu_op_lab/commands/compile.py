@@ -53,7 +53,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("--case", action="append", help="name of a spec case, may be repeated (default: all)")
     parser.add_argument("--jobs", type=_positive, help="processes (default: one per core)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports as JSON too")
+    parser.add_argument("--json", type=_output, metavar="FILE", help="write the reports as JSON too")
     parser.set_defaults(run=run)
 
 
@@ -62,13 +62,14 @@ def run(options: argparse.Namespace) -> int:
     from ..compiler.cases import compile_cases, plan_cases
     from ..compiler.user_file import compile_file
 
-    if options.target.endswith(".py"):
-        reports = compile_file(Path(options.target), options.soc or GATE_SOCS)
-    else:
-        try:
+    try:
+        if options.target.endswith(".py"):
+            reports = compile_file(Path(options.target), options.soc or GATE_SOCS)
+        else:
             plan_cases([options.target], options.soc, options.case)
-        except ValueError as error:
-            return _refuse(str(error))
+    except ValueError as error:
+        return _refuse(str(error))
+    if not options.target.endswith(".py"):
         reports = compile_cases([options.target], options.soc, options.case, options.jobs)
     if not any(report.kernels or report.violations for report in reports):
         return _refuse(f"{options.target} launched no kernel on CPU tensors")
@@ -104,6 +105,13 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got {text!r})")
     return int(text)
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir() or path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file in a folder that exists (got {text!r})")
+    return path
 
 
 def _target(text: str) -> str:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Column, Table
 
 from .. import operators, terminal
 from ..execution import EMULATED_SOCS
-from .compile import _positive, _soc, _target
+from .compile import _output, _positive, _soc, _target
 
 if TYPE_CHECKING:  # its stack is loaded when the command runs, not for --help
     from ..emulator.cases import CaseRun
@@ -42,8 +43,8 @@ def add(subparsers: Any) -> None:
     )
     add_target(parser)
     parser.add_argument("--jobs", type=_positive, help="processes (default: one per core)")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome/Perfetto trace of one case as JSON")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the time line of the first tiles of one case")
+    parser.add_argument("--trace", type=_output, metavar="FILE", help="write a Chrome/Perfetto trace of one case as JSON")
+    parser.add_argument("--png", type=_output, metavar="FILE", help="draw the time line of the first tiles of one case")
     parser.set_defaults(run=run)
 
 
@@ -77,9 +78,9 @@ def run(options: argparse.Namespace) -> int:
                 runs.append(result)
         else:
             runs = run_cases(options.target, socs, options.case, options.ceiling, options.jobs)
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         return refuse("emulate", str(error))
-    if drawn:
+    if drawn and not any(run.wrong for run in runs):
         emulation = emulation or time_case(options.target, options.case[0], socs[0], options.ceiling)
         if options.trace:
             write_trace(options.trace, emulation.launches, options.ceiling)
@@ -90,6 +91,13 @@ def run(options: argparse.Namespace) -> int:
     console.print(_LEGEND.format(ceiling=options.ceiling, launch=1e6 * costs()["launch_seconds"]), soft_wrap=True)
     console.print(f"{len(runs)} calls, {sum(run.executed for run in runs)} of them executed.")
     faults = [f"{run.source} {run.case} {run.soc}: {fault}" for run in runs for fault in (*run.wrong, *map(str, run.findings))]
+    if drawn and any(run.wrong for run in runs):
+        faults.append("nothing was drawn")
+    return say_faults(console, faults)
+
+
+def say_faults(console: Console, faults: list[str]) -> int:
+    """Print the faults; the exit status that they make."""
     for fault in faults:
         console.print("FAULT", fault, style="red", markup=False, soft_wrap=True)
     return 1 if faults else 0

@@ -8,11 +8,13 @@ from typing import Any
 
 from .. import terminal
 from ..execution import EMULATED_SOCS
-from .emulate import add_target, refuse
+from .emulate import add_target, refuse, say_faults
 
 _DESCRIPTION = """\
 Say what bounds each kernel and what to change, costliest first, each remark with its source line: a scalar per row, dropped
-double buffering, small transfers, discrete access, data loaded again, vector and scalar work. All of it is modelled."""
+double buffering, small transfers, discrete access, data loaded again, vector and scalar work. All of it is modelled.
+
+Exit status 1 on a kernel that does not compile, that the emulator does not cover, or that it finds a fault in."""
 
 
 def add(subparsers: Any) -> None:
@@ -26,17 +28,22 @@ def run(options: argparse.Namespace) -> int:
     """Print the remarks on every kernel of the chosen cases; only time is modelled, so that every shape is quick."""
     from ..compiler.cases import plan_cases
     from ..emulator.advice import advise
-    from ..emulator.cases import emulate_file, time_case
+    from ..emulator.cases import FAULTS, emulate_file, time_case
 
     soc = (options.soc or EMULATED_SOCS)[0]
     console = terminal.console()
+    emulations, faults = {}, []
     try:
         if options.target.endswith(".py"):
-            emulations = {options.target: emulate_file(Path(options.target), soc, options.ceiling)[1]}
+            run, emulations[options.target] = emulate_file(Path(options.target), soc, options.ceiling)
+            faults += [*run.wrong, *map(str, run.findings)]
         else:
-            cases = [case for _, case, _ in plan_cases([options.target], [soc], options.case)]
-            emulations = {case: time_case(options.target, case, soc, options.ceiling) for case in cases}
-    except ValueError as error:
+            for _, case, _ in plan_cases([options.target], [soc], options.case):
+                try:
+                    emulations[case] = time_case(options.target, case, soc, options.ceiling)
+                except FAULTS as error:
+                    faults.append(f"{case}: {str(error).strip()}")
+    except (ValueError, NotImplementedError) as error:
         return refuse("explain", str(error))
     for case, emulation in emulations.items():
         for launch in emulation.launches:
@@ -44,4 +51,4 @@ def run(options: argparse.Namespace) -> int:
             for advice in advise(launch, options.ceiling):
                 where = f" at {advice.where}" if advice.where else ""
                 console.print(f"  {advice.topic}{where}: {advice.text}", markup=False, highlight=False, soft_wrap=True)
-    return 0
+    return say_faults(console, faults)

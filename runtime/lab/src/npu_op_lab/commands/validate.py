@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
+
+from .compile import _output
 
 
 def add(subparsers: Any) -> None:
@@ -14,7 +15,7 @@ def add(subparsers: Any) -> None:
         help="compare the emulator's times with published measurements",
         description="Model what others have measured on hardware and published, and write both, with the misses, as a Markdown page.",
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/validation.md"), metavar="FILE", help="the page (%(default)s)")
+    parser.add_argument("--out", type=_output, default="docs/validation.md", metavar="FILE", help="the page (%(default)s)")
     parser.set_defaults(run=run)
 
 

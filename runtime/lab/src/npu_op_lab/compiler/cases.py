@@ -21,6 +21,9 @@ from .errors import CompileError
 from .gate import check
 from .offline import offline
 
+# A kernel that is refused: by the vendor's compiler, by Triton's front end.
+REFUSALS = (CompileError, TritonError)
+
 
 @dataclass(frozen=True)
 class CaseReport:
@@ -94,7 +97,7 @@ def compile_call(call: Callable[[], object], soc: str, source: str, case: str = 
     with offline(soc) as launches:
         try:
             call()
-        except (CompileError, TritonError) as error:  # the vendor's compiler, Triton's front end
+        except REFUSALS as error:
             refused.append(str(error).strip())
     kernels = [report(kernel) for kernel in {launch.kernel.key: launch.kernel for launch in launches}.values()]
     violations = [violation for kernel in kernels for violation in check(kernel)]

@@ -11,14 +11,17 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..compiler.cases import plan_cases
+from ..compiler.cases import REFUSALS, plan_cases
 from ..compiler.user_file import run_file
 from ..operators import load
 from ..passes import prepared, reference_results, unwritten
 from .costs import Ceiling
-from .findings import Finding, OutOfBounds
+from .findings import Finding, OutOfBounds, UndefinedBehavior
 from .kernel import KernelTiming
 from .run import Emulation, emulate
+
+# What ends a call because of a kernel: it does not compile, is not covered, or does what cannot be computed.
+FAULTS = (*REFUSALS, NotImplementedError, OutOfBounds, UndefinedBehavior)
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,14 @@ def run_case(operator: str, case_name: str, soc: str, ceiling: Ceiling) -> CaseR
     with emulate(soc, values=executed, faults="collect", ceiling=ceiling) as emulation:
         try:
             results = call.run(spec.function)
-        except (NotImplementedError, OutOfBounds) as error:
-            return _result(operator, case_name, executed, emulation, [str(error)])
+        except FAULTS as error:
+            return _result(operator, case_name, executed, emulation, [str(error).strip()])
     wrong = [str(verdict) for verdict in reference.judge(results) if not verdict.passed] if reference else []
     return _result(operator, case_name, executed, emulation, wrong)
 
 
 def time_case(operator: str, case_name: str, soc: str, ceiling: Ceiling) -> Emulation:
-    """Model the time of one case, forward and backward, without values."""
+    """Model the time of one case, forward and backward, without values; an error of `FAULTS` comes through."""
     spec = load(operator)
     call = unwritten(spec, next(case for case in spec.cases if case.name == case_name))
     with emulate(soc, values=False, ceiling=ceiling) as emulation:
@@ -86,13 +89,19 @@ def time_case(operator: str, case_name: str, soc: str, ceiling: Ceiling) -> Emul
 
 
 def emulate_file(path: Path, soc: str, ceiling: Ceiling) -> tuple[CaseRun, Emulation]:
-    """Run what a user's file launches (see `run_file`), with values and checks."""
+    """Run what a user's file launches (see `run_file`), with values and checks.
+
+    Raises:
+        ValueError: the file fails of itself, or launches no kernel.
+    """
     wrong: list[str] = []
     with emulate(soc, faults="collect", ceiling=ceiling) as emulation:
         try:
-            run_file(path)
-        except (NotImplementedError, OutOfBounds) as error:
-            wrong = [str(error)]
+            run_file(path, FAULTS)
+        except FAULTS as error:
+            wrong = [str(error).strip()]
+    if not emulation.launches and not wrong:
+        raise ValueError(f"{path} launched no kernel on CPU tensors")
     return _result(str(path), "", True, emulation, wrong), emulation
 
 

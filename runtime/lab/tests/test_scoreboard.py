@@ -203,7 +203,7 @@ def test_only_the_operators_of_the_checkout_count(root: Path, monkeypatch: pytes
     assert main(["scoreboard"]) == 2
     assert "below packages/ but not installed: toy" in capsys.readouterr().err
     shutil.rmtree(root / "packages")
-    assert main(["scoreboard", "--check"]) == 1
+    assert main(["scoreboard", "--check"]) == 2
     assert "run this in the root of the repository" in capsys.readouterr().err
 
 

@@ -59,6 +59,11 @@ def scoreboard(options: argparse.Namespace) -> int:
     from ..scoreboard.render import markdown
 
     root = Path.cwd()
+    try:
+        names = list(packages_of(root))
+    except ValueError as error:
+        print(f"npu-lab scoreboard: {error}", file=sys.stderr)
+        return 2
     if options.check:
         reasons = stale(root)
         for reason in reasons:
@@ -67,7 +72,6 @@ def scoreboard(options: argparse.Namespace) -> int:
             print("npu-lab scoreboard: generate it anew: nox -s scoreboard", file=sys.stderr)
         return int(bool(reasons))
     try:
-        names = list(packages_of(root))
         strangers = [name for name in names if name not in operators.names()]
         if strangers:
             raise ValueError(f"below packages/ but not installed: {', '.join(strangers)} (pip install --no-deps -e packages/<operator>)")

@@ -83,14 +83,17 @@ def failures(records: Iterable[Record], operators: Iterable[str]) -> Iterator[st
 
 
 def stale(root: Path) -> list[str]:
-    """Why the checked-in scoreboard must be generated anew; nothing runs. Empty: it describes the kernels that are there."""
+    """Why the checked-in scoreboard must be generated anew; nothing runs. Empty: it describes the kernels that are there.
+
+    Raises:
+        ValueError: `root` has no operator.
+    """
     try:
-        packages = packages_of(root)
         records = read(root / RECORDS)
-    except (BadRecords, ValueError) as error:
+    except BadRecords as error:
         return [str(error)]
     made = boards(records)
-    return [*_changed_sources(records, packages), *_changed_files(records, made, root)]
+    return [*_changed_sources(records, packages_of(root)), *_changed_files(records, made, root)]
 
 
 def _changed_sources(records: Sequence[Record], packages: Mapping[str, Path]) -> Iterator[str]:

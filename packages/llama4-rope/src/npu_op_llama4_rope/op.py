@@ -1,0 +1,120 @@
+"""The registered op of Llama 4's rotary position embeddings, its autograd Function and the public function."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from npu_op_runtime.checks import require_same_device, require_tensor
+from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dtypes import FLOATS, compute_dtype, require_dtype
+from npu_op_runtime.registration import register_op
+from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads
+
+from .reference import apply_llama4_rotary_reference
+
+
+def apply_llama4_rotary(
+    q: torch.Tensor, k: torch.Tensor | None, freqs_cis: torch.Tensor, *, implementation: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rotates pairs of neighbouring columns of q and k as complex numbers by freqs_cis, in fp32, rounded once.
+
+    Args:
+        q: (batch, sequence, heads, head_dim), fp16, bf16 or fp32; any layout whose last dimension is contiguous.
+        k: as q with its own number of heads, or None.
+        freqs_cis: cos + i * sin per pair, complex64 (sequence, head_dim / 2), (1, sequence, head_dim / 2) or (batch, sequence,
+            head_dim / 2); or packed as real numbers cos, sin, cos, sin, ... of head_dim columns, fp16, bf16 or fp32. A constant.
+        implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
+
+    Returns:
+        q and k rotated, in their shapes, dtypes and memory orders; None for no k. Differentiable in q and k.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
+        NotImplementedError: a named implementation cannot run, with the reason.
+        ImportError: the kernel stack is missing or broken, with the command that mends it.
+    """
+    require_heads(q, k, 2)
+    require_tensor("freqs_cis", freqs_cis)
+    require_dtype("freqs_cis", freqs_cis, (torch.complex64, *FLOATS))
+    if freqs_cis.requires_grad:
+        raise ValueError("freqs_cis must not require a gradient: it is a constant (implementation='eager' differentiates it)")
+    _require_frequencies(q, freqs_cis)
+    require_same_device(q=q, k=k, freqs_cis=freqs_cis)
+    chosen = choose(q, implementation)
+    if chosen == "eager":
+        return apply_llama4_rotary_reference(q, k, freqs_cis)
+    if chosen == "vendor":
+        raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
+    packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
+    if torch.is_grad_enabled() and (q.requires_grad or (k is not None and k.requires_grad)):
+        return _Llama4Rotary.apply(q, k, packed)
+    q_out, k_out = rotate(q, k, packed, False)
+    return q_out, None if k is None else k_out
+
+
+def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
+    batch, sequence, _, width = q.shape
+    if width % 2 or width == 0:
+        raise ValueError(f"q must have an even head_dim (got {width})")
+    columns = width // 2 if freqs_cis.is_complex() else width
+    allowed = ((sequence, columns), (1, sequence, columns), (batch, sequence, columns))
+    if tuple(freqs_cis.shape) not in allowed:
+        raise ValueError(f"freqs_cis must have shape {allowed[0]}, {allowed[1]} or {allowed[2]} (got {tuple(freqs_cis.shape)})")
+
+
+class _Llama4Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, freqs):
+        ctx.save_for_backward(freqs)
+        ctx.set_materialize_grads(False)
+        q_out, k_out = rotate(q, k, freqs, False)
+        rotated = q_out, None if k is None else k_out
+        frozen = [out for out, needed in zip(rotated, ctx.needs_input_grad) if out is not None and not needed]
+        ctx.mark_non_differentiable(*frozen)
+        return rotated
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dq, dk):
+        (freqs,) = ctx.saved_tensors
+        dq, dk = (gradient if needed else None for gradient, needed in zip((dq, dk), ctx.needs_input_grad))
+        if dq is None and dk is not None:
+            dk, _ = rotate(dk, None, freqs, True)
+        elif dq is not None:
+            dq, dk_out = rotate(dq, dk, freqs, True)
+            dk = None if dk is None else dk_out
+        return dq, dk, None
+
+
+def _rotate_kernel(q, k, freqs, inverse):
+    q_out, k_out = _rotate_fake(q, k, freqs, inverse)
+    q, k, freqs = contiguous_heads(q, k, freqs if freqs.dim() == 3 else freqs.unsqueeze(0))
+    launch_rotation(
+        "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, None if k is None else k_out), (freqs,), q.shape[-1] // 2,
+        interleaved=True, inverse=inverse,
+    )  # fmt: skip
+    return q_out, k_out
+
+
+def _rotate_reference(q, k, freqs, inverse):
+    outputs = _rotate_fake(q, k, freqs, inverse)
+    cos, sin = (freqs[..., first::2].to(compute_dtype(freqs.dtype)) for first in (0, 1))
+    turn = torch.complex(cos, -sin if inverse else sin)
+    for out, x in zip(outputs, (q, k)):
+        if x is not None:
+            out.copy_(apply_llama4_rotary_reference(x, None, turn)[0])
+    return outputs
+
+
+def _rotate_fake(q, k, freqs, inverse):
+    return torch.empty_like(q), q.new_empty(0) if k is None else torch.empty_like(k)
+
+
+rotate = register_op(
+    "npu_op_llama4_rope",
+    "rotate(Tensor q, Tensor? k, Tensor freqs, bool inverse) -> (Tensor q_out, Tensor k_out)",
+    kernel=_rotate_kernel,
+    reference=_rotate_reference,
+    fake=_rotate_fake,
+)

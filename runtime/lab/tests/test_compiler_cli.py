@@ -80,6 +80,8 @@ _FILE = """
         copy[(40,)](x, torch.empty_like(x), x.numel(), BLOCK=block)
 """
 
+_BROKEN = "@triton.jit\ndef broken(X):\n    tl.store(X, undefined)\ndef main():\n    broken[(1,)](torch.empty(1))\n"
+
 
 @pytest.fixture(autouse=True)
 def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +174,7 @@ def test_a_users_file_that_does_not_fit_fails(tmp_path, capsys):
 
 
 def test_a_users_file_that_triton_refuses_fails(tmp_path, capsys):
-    refused = "@triton.jit\ndef broken(X):\n    tl.store(X, undefined)\ndef main():\n    broken[(1,)](torch.empty(1))\n"
-    assert main(["compile", _user_file(tmp_path, refused), "--soc", "910B4"]) == 1
+    assert main(["compile", _user_file(tmp_path, _BROKEN), "--soc", "910B4"]) == 1
     assert "undefined is not defined" in capsys.readouterr().out
 
 

@@ -181,10 +181,7 @@ def test_a_loop_that_data_ends_cannot_be_timed_without_values() -> None:
 
 def test_an_operator_on_a_meta_tensor_is_refused() -> None:
     x, weight = torch.empty(8, 64, device="meta"), torch.ones(64, device="meta")
-    with (
-        pytest.raises(ValueError, match="rmsnorm::forward must be called on CPU tensors in the emulator .got one on device meta"),
-        emulate(values=False),
-    ):
+    with pytest.raises(ValueError, match="rmsnorm::forward must be called on CPU tensors .*on device meta"), emulate(values=False):
         operators.load("rmsnorm").function(x, weight)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from npu_op_lab.emulator import OutOfBounds, emulate
 from npu_op_lab.emulator.dtypes import to_float, to_int
-from npu_op_lab.emulator.memory import UB, View
+from npu_op_lab.emulator.memory import UB, View, read_bits, write_bits
 from npu_op_lab.emulator.program import MemRefType, Op, Value
 from npu_op_lab.emulator.vector import compute, tree_reduce
 
@@ -197,6 +197,18 @@ def test_a_strided_load_that_is_stored_strided(n: int) -> None:
     expected[: 3 * n : 3] = x[: 2 * n : 2]
     assert torch.equal(y, expected)
     assert run.findings == []
+
+
+def test_bits_of_a_padded_tile_lie_where_its_rows_do() -> None:
+    bits = np.random.default_rng(0).random((3, 13)) < 0.5
+    UB.poison()
+    write_bits(View(UB, 64, 0, (3, 13), (256, 1), "i1"), bits)
+    for row in range(3):
+        assert np.array_equal(read_bits(View(UB, 64 + 32 * row, 0, (13,), (1,), "i1")), bits[row])
+        assert read_bits(View(UB, 64 + 32 * row, 8, (8,), (1,), "i1"))[5:].all()  # what shares the last byte is kept
+    assert np.array_equal(read_bits(View(UB, 64, 256, (2, 13), (256, 1), "i1")), bits[1:])
+    with pytest.raises(NotImplementedError, match="bits of UB within a byte"):
+        read_bits(View(UB, 64, 4, (2, 4), (4, 1), "i1"))
 
 
 def test_operands_that_do_not_fit_are_not_stretched() -> None:

@@ -120,22 +120,45 @@ class View:
     def _over(self, data: Array | None, dtype: np.dtype[Any]) -> Array:
         if data is None:
             raise ValueError(f"{self.memory.name} has no data (a meta or fake tensor): its kernel can only be timed, use values=False")
-        sizes, strides = self.sizes, self.strides
-        if self.dtype == "i1":
-            sizes, strides = (-(-self.elements // 8),), (1,)
+        sizes, strides = self._packed() if self.dtype == "i1" else (self.sizes, self.strides)
         width = dtype.itemsize
         return np.ndarray(sizes, dtype, data, self.start, tuple(width * stride for stride in strides))
+
+    def _packed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Sizes and strides in bytes of a view of bits: its runs, whose last byte may be shared, along the outer axes."""
+        run, outer = 1, []
+        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+            if size == 1:
+                continue
+            if not outer and stride == run:
+                run *= size
+            else:
+                outer.append((size, stride))
+        if self.offset % 8 or any(stride % 8 for _, stride in outer):
+            raise NotImplementedError(
+                f"bits of {self.memory.name} within a byte, sizes {self.sizes}, strides {self.strides}, offset {self.offset}, "
+                "are not covered by the emulator"
+            )
+        bytes_ = -(-run // 8) if self.elements else 0
+        return (*(size for size, _ in reversed(outer)), bytes_), (*(stride // 8 for _, stride in reversed(outer)), 1)
 
 
 def read_bits(view: View) -> Array:
     """The elements of a packed i1 view as bool."""
-    return np.unpackbits(view.array(), count=view.elements, bitorder="little").view(np.bool_).reshape(view.sizes)
+    packed = view.array()
+    return np.unpackbits(packed, axis=-1, count=_run(view, packed), bitorder="little").view(np.bool_).reshape(view.sizes)
 
 
 def write_bits(view: View, values: Array) -> None:
-    """Pack bool values into an i1 view; bits of the last byte past the view keep their value."""
-    count, packed, target = view.elements, np.packbits(values.reshape(-1), bitorder="little"), view.array()
-    if count % 8:
-        keep = 0xFF << (count % 8) & 0xFF
-        packed[-1] |= target[-1] & keep
-    target[:] = packed
+    """Pack bool values into an i1 view; bits of a run's last byte past the view keep their value."""
+    target = view.array()
+    run = _run(view, target)
+    packed = np.packbits(values.reshape(*target.shape[:-1], run), axis=-1, bitorder="little")
+    if run % 8:
+        packed[..., -1] |= target[..., -1] & (0xFF << (run % 8) & 0xFF)
+    target[...] = packed
+
+
+def _run(view: View, packed: Array) -> int:
+    """Bits of each run of a packed view."""
+    return view.elements // max(math.prod(packed.shape[:-1]), 1)

@@ -126,7 +126,8 @@ class View:
 
     def _packed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Sizes and strides in bytes of a view of bits: its runs, whose last byte may be shared, along the outer axes."""
-        run, outer = 1, []
+        run = 1
+        outer: list[tuple[int, int]] = []
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
             if size == 1:
                 continue

@@ -6,8 +6,8 @@ import functools
 from typing import NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
@@ -71,7 +71,7 @@ def dyt(
         return dyt_reference(x, alpha, gamma, beta)
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no Dynamic Tanh; use 'eager'")
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in (x, alpha, gamma, beta)):
+    if tracked(x, alpha, gamma, beta):
         return _DyT.apply(x, alpha, gamma, beta)
     return dyt_forward(x, alpha, gamma, beta)
 

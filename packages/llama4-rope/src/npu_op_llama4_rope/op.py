@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_same_device, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, compute_dtype, require_dtype
@@ -47,7 +47,7 @@ def apply_llama4_rotary(
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
     packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
-    if torch.is_grad_enabled() and (q.requires_grad or (k is not None and k.requires_grad)):
+    if tracked(q, k):
         return _Llama4Rotary.apply(q, k, packed)
     q_out, k_out = rotate(q, k, packed, False)
     return q_out, None if k is None else k_out

@@ -137,6 +137,8 @@ def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, b
     if x.numel() == 0:
         return y
     target = target_of(x)
+    # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
+    gamma, beta = gamma.contiguous(), None if beta is None else beta.contiguous()
     plan = _plan(target, x.shape[-1], x.element_size(), 2, 2)
     rows = rows_of((x,), (y,))
     shares = _shares(target, plan, rows.blocks, rows.inner, persistent=False)
@@ -167,6 +169,7 @@ def _backward_kernel(
     if x.numel() == 0:
         return dx, dalpha.zero_(), dcolumns.zero_()
     target = target_of(x)
+    gamma = gamma.contiguous()
     plan = _plan(target, x.shape[-1], x.element_size(), 3, 4)
     rows = rows_of((x, dy), (dx,) if need_dx else ())
     shares = _shares(target, plan, rows.blocks, rows.inner, persistent=True)

@@ -33,6 +33,7 @@ def _cases() -> Iterator[Case]:
     yield _case("heads-transposed", 12, 128, layout="transposed")
     yield _case("sliced", 64, 512, layout="sliced")
     yield _case("sliced-twice", 64, 512, layout="sliced-twice")
+    yield _case("parameters-strided", 33, 192, layout="parameters-strided")
     for width in (5120, 7168, 16384, 131072):
         yield _case(f"bench-width-{width}", 4096, width, wide_parameters=1, tags=frozenset({"bench"}))
 
@@ -48,11 +49,12 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     else:
         x = factory.randn(rows, width, dtype=dtype, scale=2.0)
     parameters = torch.float32 if case.dims["wide_parameters"] else dtype
+    step = 3 if case.layout == "parameters-strided" else 1
     return {
         "x": x,
         "alpha": factory.randn(1, dtype=parameters, scale=0.1, offset=0.5),
-        "gamma": factory.randn(width, dtype=parameters, scale=0.2, offset=1.0),
-        "beta": factory.randn(width, dtype=parameters, scale=0.2) if case.dims["beta"] else None,
+        "gamma": factory.randn(step * width, dtype=parameters, scale=0.2, offset=1.0)[::step],
+        "beta": factory.randn(step * width, dtype=parameters, scale=0.2)[::step] if case.dims["beta"] else None,
     }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rich.console import Console
 
 from npu_op_lab import cli, operators
 from npu_op_lab.commands import tolerance as command
@@ -48,6 +49,8 @@ def run(monkeypatch, fault, *arguments):
 
 
 def test_command_prints_the_table_and_passes(monkeypatch, capsys):
+    # A terminal of 80 columns must do.
+    monkeypatch.setattr(command.terminal, "console", lambda: Console(width=80))
     assert run(monkeypatch, "none") == 0
     printed = capsys.readouterr().out
     assert "toy, kernels in interpreter" in printed

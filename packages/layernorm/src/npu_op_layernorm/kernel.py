@@ -1,0 +1,333 @@
+"""Kernels of LayerNorm.
+
+Layout of every kernel: tiles of ROWS rows (or, with FOLD > 1, of one row in FOLD pieces), a contiguous chunk of rows per
+program, tile bases as int64 scalars and offsets inside a tile as int32. Rows are centred before they are squared.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_sum, row_tile
+
+
+@triton.jit
+def _parameter(POINTER, offsets, inside, GIVEN: tl.constexpr, MASKED: tl.constexpr):
+    if GIVEN:
+        if MASKED:
+            value = tl.load(POINTER + offsets, mask=inside, other=0.0)
+        else:
+            value = tl.load(POINTER + offsets)
+        return value.to(tl.float32)
+    else:
+        return 0.0
+
+
+@triton.jit
+def _affine(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    if HAS_WEIGHT:
+        xhat = xhat * weight
+    if HAS_BIAS:
+        xhat = xhat + bias
+    return xhat
+
+
+@triton.jit
+def _centred(x, mean, inside, PADDED: tl.constexpr):
+    """x - mean; PADDED columns stay 0, or they would enter the variance."""
+    if PADDED:
+        return tl.where(inside, x - mean, 0.0)
+    else:
+        return x - mean
+
+
+@triton.jit
+def _partials(PARTIALS, n_cols: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr):
+    """Where this program's partial dweight and dbias go: side by side in its row, or alone."""
+    base = PARTIALS + tl.program_id(0) * (n_cols * (NEED_DWEIGHT + NEED_DBIAS))
+    return base, base + n_cols * NEED_DWEIGHT
+
+
+@triton.jit(do_not_specialize=row_arguments("x", "y", "stat"))
+def layer_norm_forward_kernel(
+    X, WEIGHT, BIAS, Y, MEAN, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
+    stat_outer, stat_middle, stat_row, eps,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
+):  # fmt: skip
+    """Whole rows resident. Moves: read x, write y (+ 8 bytes of statistics per row), weight and bias once per program."""
+    if DENSE:
+        x_row = n_cols
+        y_row = n_cols
+        stat_row = 1
+    dtype: tl.constexpr = X.dtype.element_ty
+    PADDED: tl.constexpr = n_cols != FOLD * COLS
+    lane = tl.arange(0, ROWS * FOLD)
+    cols = tl.arange(0, COLS)
+    if FOLD > 1:
+        piece = lane[:, None] * COLS + cols[None, :]
+        inside = cols[None, :] < COLS
+        weight = _parameter(WEIGHT, piece, inside, HAS_WEIGHT, False)
+        bias = _parameter(BIAS, piece, inside, HAS_BIAS, False)
+    else:
+        inside = cols[None, :] < n_cols
+        weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
+        bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
+        y_base = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK)
+        if FOLD > 1:
+            x = tl.load(x_base + piece).to(tl.float32)
+        else:
+            exists = lane < remaining
+            mask = exists[:, None] & inside
+            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        mean = row_sum(x, FOLD) * (1.0 / n_cols)
+        x = _centred(x, mean[:, None], inside, PADDED)
+        if dtype == tl.float32:
+            # A mean far above the deviations is off by a rounding of itself: what is left of it is taken away again.
+            rest = row_sum(x, FOLD) * (1.0 / n_cols)
+            x = _centred(x, rest[:, None], inside, PADDED)
+            mean += rest
+        rstd = 1.0 / tl.sqrt(row_sum(x * x, FOLD) * (1.0 / n_cols) + eps)
+        y = _affine(x * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
+        if FOLD > 1:
+            tl.store(y_base + piece, y)
+        else:
+            tl.store(y_base + lane[:, None] * y_row + cols[None, :], y, mask=mask)
+        if SAVE:
+            mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            # Every piece holds the row's statistics; the first one stores them.
+            own = lane < 1 if FOLD > 1 else lane < remaining
+            tl.store(mean_base + lane * stat_row, mean, mask=own)
+            tl.store(rstd_base + lane * stat_row, rstd, mask=own)
+
+
+@triton.jit(do_not_specialize=row_arguments("x", "y", "stat"))
+def layer_norm_forward_wide_kernel(
+    X, WEIGHT, BIAS, Y, MEAN, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
+    stat_outer, stat_middle, stat_row, eps,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
+):  # fmt: skip
+    """Rows wider than UB, in column tiles, centred on the mean of their first one, the pivot.
+
+    The variance of a row is at least 1 / tiles * (pivot - mean)^2, so taking that square away costs log2(tiles) bits at most, however
+    far the mean is from 0. Moves: read x twice (the second time from L2), write y, weight and bias once per tile of rows.
+    """
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        exists = lane < remaining
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
+        y_base = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + lane[:, None] * y_row
+        pivot = tl.load(x_base + cols[None, :], mask=exists[:, None] & (cols < COLS)[None, :], other=0.0).to(tl.float32)
+        pivot = tl.sum(pivot, axis=1) * (1.0 / COLS)
+        # Added across tiles as tiles and reduced once.
+        total = tl.zeros((ROWS, COLS), tl.float32)
+        squares = tl.zeros((ROWS, COLS), tl.float32)
+        for start in range(0, n_cols, COLS):
+            inside = (start + cols < n_cols)[None, :]
+            x = tl.load(x_base + (start + cols)[None, :], mask=exists[:, None] & inside, other=0.0).to(tl.float32)
+            x = _centred(x, pivot[:, None], inside, n_cols // COLS * COLS != n_cols)
+            total += x
+            squares += x * x
+        shift = tl.sum(total, axis=1) * (1.0 / n_cols)
+        variance = tl.sum(squares, axis=1) * (1.0 / n_cols) - shift * shift
+        rstd = 1.0 / tl.sqrt(variance + eps)
+        if SAVE:
+            mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            tl.store(mean_base + lane * stat_row, pivot + shift, mask=exists)
+            tl.store(rstd_base + lane * stat_row, rstd, mask=exists)
+        for start in range(0, n_cols, COLS):
+            inside = (start + cols < n_cols)[None, :]
+            mask = exists[:, None] & inside
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
+            bias = _parameter(BIAS, (start + cols)[None, :], inside, HAS_BIAS, True)
+            y = _affine((x - pivot[:, None] - shift[:, None]) * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS)
+            tl.store(y_base + (start + cols)[None, :], y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "stat"))
+def layer_norm_backward_kernel(
+    X, WEIGHT, DY, MEAN, RSTD, DX, PARTIALS, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    dx_outer, dx_middle, dx_row, stat_outer, stat_middle, stat_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr,
+):  # fmt: skip
+    """Whole rows resident. Moves: read x and dy, write dx, one fp32 row of partial dweight and dbias each per program.
+
+    With xhat = (x - mean) * rstd and g = dy * weight: dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd,
+    dweight = sum over rows of dy * xhat, dbias = sum over rows of dy.
+    """
+    if DENSE:
+        x_row = n_cols
+        dy_row = n_cols
+        dx_row = n_cols
+        stat_row = 1
+    lane = tl.arange(0, ROWS * FOLD)
+    cols = tl.arange(0, COLS)
+    if FOLD > 1:
+        piece = lane[:, None] * COLS + cols[None, :]
+        inside = cols[None, :] < COLS
+        weight = _parameter(WEIGHT, piece, inside, HAS_WEIGHT, False)
+        dweight = tl.zeros((FOLD, COLS), tl.float32)
+        dbias = tl.zeros((FOLD, COLS), tl.float32)
+    else:
+        inside = cols[None, :] < n_cols
+        weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
+        dweight = tl.zeros((COLS,), tl.float32)
+        dbias = tl.zeros((COLS,), tl.float32)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
+        dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK)
+        mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        if FOLD > 1:
+            mean = tl.load(mean_base + 0 * lane)[:, None]
+            rstd = tl.load(rstd_base + 0 * lane)[:, None]
+            x = tl.load(x_base + piece).to(tl.float32)
+            dy = tl.load(dy_base + piece).to(tl.float32)
+        else:
+            exists = lane < remaining
+            mask = exists[:, None] & inside
+            mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+            rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        # Columns and rows behind the mask need no care: their dy is 0, and so is every product with it.
+        xhat = (x - mean) * rstd
+        product = dy * xhat
+        if NEED_DWEIGHT:
+            if FOLD > 1:
+                dweight += product
+            else:
+                dweight += tl.sum(product, axis=0)
+        if NEED_DBIAS:
+            if FOLD > 1:
+                dbias += dy
+            else:
+                dbias += tl.sum(dy, axis=0)
+        if NEED_DX:
+            dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
+            if HAS_WEIGHT:
+                product = product * weight
+                dy = dy * weight
+            slope = row_sum(product, FOLD) * (1.0 / n_cols)
+            level = row_sum(dy, FOLD) * (1.0 / n_cols)
+            dx = ((dy - xhat * slope[:, None] - level[:, None]) * rstd).to(DX.dtype.element_ty)
+            if FOLD > 1:
+                tl.store(dx_base + piece, dx)
+            else:
+                tl.store(dx_base + lane[:, None] * dx_row + cols[None, :], dx, mask=mask)
+    dweight_base, dbias_base = _partials(PARTIALS, n_cols, NEED_DWEIGHT, NEED_DBIAS)
+    if FOLD > 1:
+        if NEED_DWEIGHT:
+            tl.store(dweight_base + piece, dweight)
+        if NEED_DBIAS:
+            tl.store(dbias_base + piece, dbias)
+    else:
+        if NEED_DWEIGHT:
+            tl.store(dweight_base + cols, dweight, mask=cols < n_cols)
+        if NEED_DBIAS:
+            tl.store(dbias_base + cols, dbias, mask=cols < n_cols)
+
+
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "stat"))
+def layer_norm_backward_wide_means_kernel(
+    X, WEIGHT, DY, MEAN, RSTD, SLOPE, LEVEL, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    stat_outer, stat_middle, stat_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """mean(g * xhat) and mean(g) of rows wider than UB, in column tiles. Moves: read x and dy, 16 bytes per row."""
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        exists = lane < remaining
+        x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
+        dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
+        mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)
+        rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)
+        slope = tl.zeros((ROWS,), tl.float32)
+        level = tl.zeros((ROWS,), tl.float32)
+        for start in range(0, n_cols, COLS):
+            inside = (start + cols < n_cols)[None, :]
+            mask = exists[:, None] & inside
+            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+            weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
+            if HAS_WEIGHT:
+                dy = dy * weight
+            level += tl.sum(dy, axis=1)
+            slope += tl.sum(dy * (x - mean[:, None]), axis=1)
+        slope_base = row_address(SLOPE, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        level_base = row_address(LEVEL, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+        tl.store(slope_base + lane * stat_row, slope * rstd * (1.0 / n_cols), mask=exists)
+        tl.store(level_base + lane * stat_row, level * (1.0 / n_cols), mask=exists)
+
+
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "stat"))
+def layer_norm_backward_wide_kernel(
+    X, WEIGHT, DY, MEAN, RSTD, SLOPE, LEVEL, DX, PARTIALS, outer, middle, inner, x_outer, x_middle, x_row,
+    dy_outer, dy_middle, dy_row, dx_outer, dx_middle, dx_row, stat_outer, stat_middle, stat_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of rows wider than UB: each program walks its rows once per column tile, holding that tile's sums.
+
+    Moves: read x and dy, write dx, one fp32 row of partial dweight and dbias each per program.
+    """
+    lane = tl.arange(0, ROWS)
+    cols = tl.arange(0, COLS)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    dweight_base, dbias_base = _partials(PARTIALS, n_cols, NEED_DWEIGHT, NEED_DBIAS)
+    for start in range(0, n_cols, COLS):
+        inside = (start + cols < n_cols)[None, :]
+        weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
+        dweight = tl.zeros((COLS,), tl.float32)
+        dbias = tl.zeros((COLS,), tl.float32)
+        for trip in range(trips):
+            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+            exists = lane < remaining
+            mask = exists[:, None] & inside
+            x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + start
+            dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + start
+            mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+            mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+            rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+            xhat = (x - mean) * rstd
+            if NEED_DWEIGHT:
+                dweight += tl.sum(dy * xhat, axis=0)
+            if NEED_DBIAS:
+                dbias += tl.sum(dy, axis=0)
+            if NEED_DX:
+                slope_base = row_address(SLOPE, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+                level_base = row_address(LEVEL, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
+                dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + start
+                slope = tl.load(slope_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+                level = tl.load(level_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+                if HAS_WEIGHT:
+                    dy = dy * weight
+                dx = ((dy - xhat * slope - level) * rstd).to(DX.dtype.element_ty)
+                tl.store(dx_base + lane[:, None] * dx_row + cols[None, :], dx, mask=mask)
+        if NEED_DWEIGHT:
+            tl.store(dweight_base + start + cols, dweight, mask=start + cols < n_cols)
+        if NEED_DBIAS:
+            tl.store(dbias_base + start + cols, dbias, mask=start + cols < n_cols)

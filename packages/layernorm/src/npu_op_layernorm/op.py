@@ -1,0 +1,249 @@
+"""The registered ops of LayerNorm, their autograd Function and the public function."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from npu_op_runtime.autograd import once_differentiable, tracked
+from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
+from npu_op_runtime.device import Target, target_of
+from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.registration import reference_gradients, register_composite, register_op
+from npu_op_runtime.rows import rows_of
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, programs
+
+from .reference import layer_norm_reference
+
+_KERNELS = "npu_op_layernorm.kernel"
+
+
+def layer_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    implementation: str | None = None,
+) -> torch.Tensor:
+    """y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension, computed in fp32 and rounded once.
+
+    The variance is that of the centred row, so a mean far above the deviations costs no digits.
+
+    Args:
+        x: (..., hidden_size), fp16, bf16 or fp32, any layout whose last dimension is contiguous.
+        weight, bias: (hidden_size,), fp16, bf16 or fp32 (may differ from x), or None.
+        eps: added to the variance.
+        implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
+
+    Returns:
+        Shape, dtype and device of x. Differentiable in x, weight and bias; arithmetic is fp32 whatever autocast says.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
+        NotImplementedError: a named implementation cannot run, with the reason.
+        ImportError: the kernel stack is missing or broken, with the command that mends it.
+    """
+    require_tensor("x", x)
+    require_dtype("x", x)
+    if x.dim() == 0:
+        raise ValueError("x must have at least one dimension (got a scalar)")
+    for argument, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None:
+            require_tensor(argument, parameter)
+            require_dtype(argument, parameter)
+            require_shape(argument, parameter, x.shape[-1:])
+    require_same_device(x=x, weight=weight, bias=bias)
+    chosen = choose(x, implementation)
+    if chosen == "eager":
+        return layer_norm_reference(x, weight, bias, eps)
+    if chosen == "vendor":
+        raise NotImplementedError(
+            "implementation='vendor' cannot run: torch_npu has no LayerNorm besides torch.nn.functional.layer_norm; use 'eager'"
+        )
+    return layer_norm_differentiable(x, weight, bias, eps)
+
+
+def _differentiable(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    if tracked(x, weight, bias):
+        return _LayerNorm.apply(x, weight, bias, eps)
+    return layer_norm_forward(x, weight, bias, eps, False)[0]
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        y, mean, rstd = layer_norm_forward(x, weight, bias, eps, True)
+        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        ctx.eps = eps
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        needed = ctx.needs_input_grad[:3]
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        dx, dparameters = layer_norm_backward(dy, x, weight, bias, mean, rstd, ctx.eps, *needed)
+        sums = iter(dparameters)
+        gradients = [next(sums).to(parameter.dtype) if need else None for parameter, need in zip((weight, bias), needed[1:])]
+        return dx if needed[0] else None, *gradients, None
+
+
+# The buffers are those of kernel.py. Work tiles share memory with dead buffers; the compile gate proves the sums.
+@functools.cache
+def _forward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: int, bias_itemsize: int) -> RowPlan:
+    stream = Buffer(itemsize, streamed=True)
+    # What a parameter is loaded into is dead once it is fp32.
+    parameters = tuple(Buffer(4, "columns") for itemsize in (weight_itemsize, bias_itemsize) if itemsize)
+    vectors = (*parameters, *(Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 2)
+    resident = (stream, stream, Buffer(4), Buffer(4), *vectors)
+    roomy = (stream, Buffer(4, streamed=True), Buffer(4), Buffer(4), *vectors)
+    return plan_rows(target, n_cols, resident, _column_tiles(2, itemsize), roomy=roomy)
+
+
+@functools.cache
+def _backward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: int) -> RowPlan:
+    stream = Buffer(itemsize, streamed=True)
+    # Of rows that are not dense each value of mean and rstd takes a block of UB.
+    vectors = (*(Buffer(4, "columns"),) * (3 if weight_itemsize else 2), *(Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 2)
+    folded = (*(stream,) * 3, Buffer(4), Buffer(4), *vectors)
+    # Sums over several rows fold into a scratch of their own and end in vectors of their own.
+    several = (*folded, Buffer(4), *(Buffer(4, "columns"),) * 2)
+    plan = plan_rows(target, n_cols, several, _column_tiles(3, itemsize))
+    return plan if plan.resident else plan_rows(target, n_cols, folded, _column_tiles(3, itemsize))
+
+
+def _column_tiles(streams: int, itemsize: int) -> tuple[Buffer, ...]:
+    # Parameters' or partial sums' column tiles come on top of the streams and of what is computed.
+    return (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * 3, *(Buffer(4, "columns", streamed=True),) * 4)
+
+
+def _itemsize(parameter: torch.Tensor | None) -> int:
+    return 0 if parameter is None else parameter.element_size()
+
+
+def _forward_kernel(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    y, mean, rstd = _forward_fake(x, weight, bias, eps, save)
+    if x.numel() == 0:
+        return y, mean, rstd
+    target = target_of(x)
+    # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
+    weight, bias = (None if parameter is None else parameter.contiguous() for parameter in (weight, bias))
+    plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), _itemsize(bias))
+    rows = rows_of((x,), (y, mean.unsqueeze(-1), rstd.unsqueeze(-1)) if save else (y,))
+    x_in, y_out, mean_out, rstd_out = (*rows.tensors, mean, rstd)[:4]
+    # Mean and rstd have the same strides.
+    strides = (*rows.flat_strides, 0, 0, 0)[:9]
+    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
+    constants |= {"HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "SAVE": save}
+    kernels = load_kernels(_KERNELS, target.backend)
+    kernel = kernels.layer_norm_forward_wide_kernel
+    if plan.resident:
+        kernel = kernels.layer_norm_forward_kernel
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+    launch(
+        kernel, programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False), target, x,
+        x_in, weight, bias, y_out, mean_out, rstd_out, rows.outer, rows.middle, rows.inner, *strides, eps,
+        num_warps=plan.num_warps, **constants,
+    )  # fmt: skip
+    rows.write_back()
+    return y, mean, rstd
+
+
+def _forward_reference(x, weight, bias, eps, save):
+    y, mean, rstd = _forward_fake(x, weight, bias, eps, save)
+    y.copy_(layer_norm_reference(x, weight, bias, eps))
+    return y, mean.fill_(0), rstd.fill_(0)
+
+
+def _forward_fake(x, weight, bias, eps, save):
+    # In the order of x's own rows, so that a row's statistics lie at a stride that no batch size changes.
+    like = x.new_empty(x.shape[:-1]) if x.is_contiguous() else x[..., 0]
+    mean, rstd = (torch.empty_like(like, dtype=torch.float32) if save else x.new_empty(0, dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(x), mean, rstd
+
+
+def _backward_kernel(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
+    eps: float, need_dx: bool, need_dweight: bool, need_dbias: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    dx, dparameters = _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
+    if x.numel() == 0:
+        return dx, dparameters.zero_()
+    target = target_of(x)
+    weight = None if weight is None else weight.contiguous()
+    n_cols = x.shape[-1]
+    plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
+    statistics = [mean, rstd] if plan.resident else [mean, rstd, torch.empty_like(mean), torch.empty_like(mean)]
+    rows = rows_of((x, dy, *(statistic.unsqueeze(-1) for statistic in statistics)), (dx,) if need_dx else ())
+    x_in, dy_in, *statistics = rows.tensors[: 2 + len(statistics)]
+    x_strides, dy_strides, statistic_strides = rows.strides[:3]
+    dx_out, dx_strides = (rows.tensors[-1], rows.strides[-1]) if need_dx else (None, (0, 0, 0))
+    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
+    partials = x.new_empty((grid, dparameters.numel()), dtype=torch.float32)
+    kernels = load_kernels(_KERNELS, target.backend)
+    shape = rows.outer, rows.middle, rows.inner
+    tile = {"num_warps": plan.num_warps, "n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
+    flags = {"HAS_WEIGHT": weight is not None, "NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight, "NEED_DBIAS": need_dbias}
+    if plan.resident:
+        tile |= {"FOLD": plan.fold, "DENSE": rows.dense}
+    elif need_dx:
+        launch(
+            kernels.layer_norm_backward_wide_means_kernel, grid, target, x,
+            x_in, weight, dy_in, *statistics, *shape, *x_strides, *dy_strides, *statistic_strides, HAS_WEIGHT=weight is not None, **tile,
+        )  # fmt: skip
+    launch(
+        kernels.layer_norm_backward_kernel if plan.resident else kernels.layer_norm_backward_wide_kernel, grid, target, x,
+        x_in, weight, dy_in, *statistics, dx_out, partials, *shape, *x_strides, *dy_strides, *dx_strides, *statistic_strides,
+        **tile, **flags,
+    )  # fmt: skip
+    rows.write_back()
+    if need_dweight or need_dbias:
+        dparameters = sum_partials(partials, dparameters.dtype, target).view_as(dparameters)
+    return dx, dparameters
+
+
+def _backward_reference(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
+    dx, dparameters = _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
+
+    def formula(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+        return layer_norm_reference(x, weight, bias, eps)
+
+    gradients = reference_gradients(formula, (x, weight, bias), dy, (need_dx, need_dweight, need_dbias))
+    for out, gradient in zip((*([dx] if need_dx else []), *dparameters), (g for g in gradients if g is not None)):
+        out.copy_(gradient)
+    return dx, dparameters
+
+
+def _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
+    wanted = [parameter for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need]
+    # One tensor for both, so that one kernel adds up the partial sums of both.
+    dtypes = {parameter.dtype for parameter in wanted}
+    dparameters = x.new_empty((len(wanted), x.shape[-1]), dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
+    return torch.empty_like(x) if need_dx else x.new_empty(0), dparameters
+
+
+layer_norm_forward = register_op(
+    "npu_op_layernorm",
+    "forward(Tensor x, Tensor? weight, Tensor? bias, float eps, bool save) -> (Tensor y, Tensor mean, Tensor rstd)",
+    kernel=_forward_kernel,
+    reference=_forward_reference,
+    fake=_forward_fake,
+)
+layer_norm_backward = register_op(
+    "npu_op_layernorm",
+    "backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor rstd, float eps, bool need_dx, bool need_dweight,"
+    " bool need_dbias) -> (Tensor dx, Tensor dparameters)",
+    kernel=_backward_kernel,
+    reference=_backward_reference,
+    fake=_backward_fake,
+)
+layer_norm_differentiable = register_composite(
+    "npu_op_layernorm", "layer_norm(Tensor x, Tensor? weight, Tensor? bias, Scalar eps) -> Tensor", _differentiable
+)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .op import dyt
 from .reference import dyt_reference
@@ -40,14 +40,7 @@ def _cases() -> Iterator[Case]:
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, width, dtype = case.dims["T"], case.dims["H"], case.torch_dtype
-    if case.layout == "transposed":
-        x = factory.randn(2, rows, 4, width, dtype=dtype, scale=2.0).transpose(1, 2)
-    elif case.layout == "sliced":
-        x = factory.randn(rows, width + 32, dtype=dtype, scale=2.0)[:, :width]
-    elif case.layout == "sliced-twice":
-        x = factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype, scale=2.0)[:, 2:-1, 16:-16]
-    else:
-        x = factory.randn(rows, width, dtype=dtype, scale=2.0)
+    x = rows_in_layout(factory, case.layout, rows, width, dtype=dtype, scale=2.0)
     parameters = torch.float32 if case.dims["wide_parameters"] else dtype
     step = 3 if case.layout == "parameters-strided" else 1
     return {

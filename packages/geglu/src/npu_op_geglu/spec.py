@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .op import geglu, geglu_packed
 from .reference import geglu_packed_reference, geglu_reference
@@ -40,13 +40,7 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
 
     def one() -> torch.Tensor:
         # Wide enough for both tails of gelu.
-        if case.layout == "transposed":
-            return factory.randn(2, rows, 4, width, dtype=dtype, scale=2.0).transpose(1, 2)
-        if case.layout == "sliced":
-            return factory.randn(rows, width + 32, dtype=dtype, scale=2.0)[:, :width]
-        if case.layout == "sliced-twice":
-            return factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype, scale=2.0)[:, 2:-1, 16:-16]
-        return factory.randn(rows, width, dtype=dtype, scale=2.0)
+        return rows_in_layout(factory, case.layout, rows, width, dtype=dtype, scale=2.0)
 
     if case.layout == "packed":
         return {"x": factory.randn(rows, 2 * width, dtype=dtype, scale=2.0)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .op import layer_norm
 from .reference import layer_norm_reference
@@ -49,14 +49,7 @@ def _cases() -> Iterator[Case]:
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, width, dtype = case.dims["T"], case.dims["H"], case.torch_dtype
-    if case.layout == "transposed":
-        x = factory.randn(2, rows, 4, width, dtype=dtype).transpose(1, 2)
-    elif case.layout == "sliced":
-        x = factory.randn(rows, width + 32, dtype=dtype)[:, :width]
-    elif case.layout == "sliced-twice":
-        x = factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype)[:, 2:-1, 16:-16]
-    else:
-        x = factory.randn(rows, width, dtype=dtype, offset=float(case.dims["mean"]))
+    x = rows_in_layout(factory, case.layout, rows, width, dtype=dtype, offset=float(case.dims["mean"]))
     dtypes = {0: None, 1: dtype, 2: torch.float32}
     weight_dtype, bias_dtype = dtypes[case.dims["weight"]], dtypes[case.dims["bias"]]
     step = 3 if case.layout == "parameters-strided" else 1

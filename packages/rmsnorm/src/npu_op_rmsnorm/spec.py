@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .op import rms_norm
 from .reference import rms_norm_reference
@@ -44,14 +44,7 @@ def _cases() -> Iterator[Case]:
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, width, dtype = case.dims["T"], case.dims["H"], case.torch_dtype
-    if case.layout == "transposed":
-        x = factory.randn(2, rows, 4, width, dtype=dtype).transpose(1, 2)
-    elif case.layout == "sliced":
-        x = factory.randn(rows, width + 32, dtype=dtype)[:, :width]
-    elif case.layout == "sliced-twice":
-        x = factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype)[:, 2:-1, 16:-16]
-    else:
-        x = factory.randn(rows, width, dtype=dtype)
+    x = rows_in_layout(factory, case.layout, rows, width, dtype=dtype)
     # weight: 0 = none, 1 = the dtype of x, 2 = fp32
     weight_dtype = {0: None, 1: dtype, 2: torch.float32}[case.dims["weight"]]
     weight = None if weight_dtype is None else factory.randn(width, dtype=weight_dtype, scale=0.2, offset=1.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic
+from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .op import softmax
 from .reference import softmax_reference
@@ -38,15 +38,9 @@ def _cases() -> Iterator[Case]:
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, width, dtype = case.dims["T"], case.dims["N"], case.torch_dtype
-    if case.layout == "transposed":
-        return {"x": factory.randn(2, rows, 4, width, dtype=dtype).transpose(1, 2)}
-    if case.layout == "sliced":
-        return {"x": factory.randn(rows, width + 32, dtype=dtype)[:, :width]}
-    if case.layout == "sliced-twice":
-        return {"x": factory.randn(4, rows // 4 + 3, width + 32, dtype=dtype)[:, 2:-1, 16:-16]}
     if case.layout == "first-dim":
         return {"x": factory.randn(width, rows, dtype=dtype)}
-    return {"x": factory.randn(rows, width, dtype=dtype)}
+    return {"x": rows_in_layout(factory, case.layout, rows, width, dtype=dtype)}
 
 
 def _traffic(case: Case) -> Traffic:

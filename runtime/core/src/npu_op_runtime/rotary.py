@@ -12,7 +12,7 @@ from .checks import require_tensor
 from .device import Target, target_of
 from .dtypes import require_dtype
 from .launch import launch, load_kernels
-from .tiling import UB_BLOCK_BYTES, programs
+from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 
 # UB bytes per element of q and k in a tile, by (item size, interleaved): streams in and out double-buffered, fp32 work tiles, and the
 # scratch of bishengir-compile's vinterleave, nine times its output. Read from its memory plans; the compile gate proves the sums.
@@ -165,17 +165,13 @@ def launch_rotation(
 
 
 def _cuda_heads(heads: tuple[int, int], half: int, rest: int, head_major: bool) -> HeadsPlan:
-    half_block = _next_power_of_2(half)
+    half_block = next_power_of_2(half)
     most = max(1, _CUDA_PAIRS // half_block // (_CUDA_TOKENS_HEAD_MAJOR if head_major else 1))
     pieces = -(-max(heads) // most)
-    q_heads, k_heads = (_next_power_of_2(-(-count // pieces)) if count else 0 for count in heads)
+    q_heads, k_heads = (next_power_of_2(-(-count // pieces)) if count else 0 for count in heads)
     tokens = max(1, _CUDA_PAIRS // (max(q_heads, k_heads) * half_block))
-    return HeadsPlan(tokens, q_heads, k_heads, pieces, half_block, _next_power_of_2(rest) if rest else 0)
+    return HeadsPlan(tokens, q_heads, k_heads, pieces, half_block, next_power_of_2(rest) if rest else 0)
 
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
-
-
-def _next_power_of_2(value: int) -> int:
-    return 1 << (value - 1).bit_length()

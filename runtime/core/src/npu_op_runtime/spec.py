@@ -50,6 +50,27 @@ class InputFactory(Protocol):
     def randint(self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor: ...
 
 
+def rows_in_layout(
+    factory: InputFactory, layout: str, rows: int, width: int, *, dtype: torch.dtype, scale: float = 1.0, offset: float = 0.0
+) -> torch.Tensor:
+    """Random rows of `width` elements in one of the layouts that row-wise operators take without a copy.
+
+    "transposed": (2, 4, rows, width), a view of (2, rows, 4, width); "sliced": out of wider rows; "sliced-twice": out of wider
+    rows and of longer blocks; any other word: (rows, width), contiguous.
+    """
+
+    def randn(*shape: int) -> torch.Tensor:
+        return factory.randn(*shape, dtype=dtype, scale=scale, offset=offset)
+
+    if layout == "transposed":
+        return randn(2, rows, 4, width).transpose(1, 2)
+    if layout == "sliced":
+        return randn(rows, width + 32)[:, :width]
+    if layout == "sliced-twice":
+        return randn(4, rows // 4 + 3, width + 32)[:, 2:-1, 16:-16]
+    return randn(rows, width)
+
+
 @dataclass(frozen=True)
 class Traffic:
     """The least a pass must do: GM bytes (every input read once, every output written once)."""

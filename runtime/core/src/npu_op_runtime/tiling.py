@@ -133,7 +133,7 @@ def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
 def plan_blocks(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
     """Tile of an element-wise kernel over strided rows of `n_cols`: as `plan_flat`, in even column pieces, several rows if short."""
     if target.backend == "cuda":
-        cols = min(_next_power_of_2(n_cols), _CUDA_TILE_ELEMENTS // 2)
+        cols = min(next_power_of_2(n_cols), _CUDA_TILE_ELEMENTS // 2)
         return RowPlan(_CUDA_TILE_ELEMENTS // 2 // cols, 1, cols, resident=cols >= n_cols)
     granule = UB_BLOCK_BYTES // min(buffer.itemsize for buffer in buffers)
     elements = _elements_that_fit(target, buffers)
@@ -182,7 +182,7 @@ def _column_tiles(target: Target, n_cols: int, granule: int, buffers: tuple[Buff
 
 
 def _cuda_rows(n_cols: int) -> RowPlan:
-    cols = _next_power_of_2(n_cols)
+    cols = next_power_of_2(n_cols)
     resident = cols <= _CUDA_MAX_RESIDENT_COLS
     cols = cols if resident else _CUDA_TILE_ELEMENTS
     rows = max(1, _CUDA_TILE_ELEMENTS // 2 // cols)
@@ -198,5 +198,5 @@ def _round_down(value: int, multiple: int) -> int:
     return value // multiple * multiple
 
 
-def _next_power_of_2(value: int) -> int:
+def next_power_of_2(value: int) -> int:
     return 1 << (value - 1).bit_length()

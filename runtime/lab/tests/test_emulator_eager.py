@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,9 +80,66 @@ def test_a_backward_pass_is_counted() -> None:
     assert "tanh_backward" in names
 
 
-def test_products_of_matrices_are_refused_by_name() -> None:
-    with pytest.raises(NotImplementedError, match="aten::mm runs on the cube core"):
-        model_eager(lambda a: a @ a, _bf16(8, 8))
+@pytest.mark.parametrize(("soc", "tflops"), (("Ascend910B4", 245.76), ("Ascend910B1", 363.7248)))
+def test_a_large_product_takes_the_time_of_the_cube(soc: str, tflops: float) -> None:
+    a, b = _bf16(8192, 4096), _bf16(4096, 11008)
+    flops = 2 * 8192 * 4096 * 11008
+    seconds = {ceiling: model_eager(torch.mm, a, b, soc=soc, ceiling=ceiling).seconds for ceiling in ("cann", "measured")}
+    assert seconds["cann"] == pytest.approx(flops / (tflops * 1e12) + table()["launch_seconds"], rel=1e-9)
+    assert 0.9 < (seconds["cann"] - table()["launch_seconds"]) / (seconds["measured"] - table()["launch_seconds"]) < 0.96
+
+
+def test_a_thin_product_takes_the_time_of_its_memory() -> None:
+    a, b = _bf16(1, 8192), _bf16(8192, 32768)
+    timing = model_eager(torch.mm, a, b, ceiling="cann")
+    assert timing.seconds == pytest.approx(timing.hbm_bytes / 0.96e12 + table()["launch_seconds"], rel=1e-3)
+    assert timing.hbm_bytes == 2 * (8192 + 8192 * 32768 + 32768)
+
+
+@pytest.mark.parametrize(
+    ("call", "flops"),
+    (
+        (lambda: F.linear(_bf16(3, 5, 64), _bf16(32, 64)), 2 * 15 * 64 * 32),
+        (lambda: torch.bmm(_bf16(3, 5, 64), _bf16(3, 64, 7)), 3 * 2 * 5 * 64 * 7),
+        (lambda: _bf16(5, 7).addmm_(_bf16(5, 64), _bf16(64, 7)), 2 * 5 * 64 * 7),
+        (lambda: torch.mm(_bf16(5, 64), _bf16(64, 7), out=_bf16(5, 7)), 2 * 5 * 64 * 7),
+    ),
+    ids=("linear", "bmm", "addmm_", "out"),
+)
+def test_operations_of_a_product(call: Callable[[], torch.Tensor], flops: int) -> None:
+    (kernel,) = model_eager(call).kernels
+    assert (kernel.flops, kernel.operands) == (flops, torch.bfloat16)
+
+
+def test_fp32_products_run_at_a_quarter_and_others_are_refused_by_name() -> None:
+    def seconds(dtype: torch.dtype) -> float:
+        square = torch.empty(8192, 8192, dtype=dtype, device="meta")
+        return model_eager(torch.mm, square, square).seconds - table()["launch_seconds"]
+
+    assert seconds(torch.float32) == pytest.approx(4 * seconds(torch.float16))
+    with pytest.raises(NotImplementedError, match="a matrix product of torch.float64 is not covered"):
+        seconds(torch.float64)
+    with pytest.raises(NotImplementedError, match="aten::mv runs on the cube core"):
+        model_eager(torch.mv, _bf16(8, 8), _bf16(8))
+    with pytest.raises(ValueError, match="Ascend910_9579 has no cube rate"):
+        model_eager(torch.mm, _bf16(8, 8), _bf16(8, 8), soc="Ascend910_9579")
+
+
+def test_without_values_products_cost_time_but_are_not_computed() -> None:
+    a, b = torch.randn(256, 512), torch.randn(512, 128, requires_grad=True)
+    times = []
+    for values in (True, False):
+        with emulate(values=values) as run:
+            product = a @ b
+            (gradient,) = torch.autograd.grad(product, b, torch.ones(256, 128))
+            summed = torch.ones(256, 128).addmm_(a, b.detach())
+        assert (product.shape, gradient.shape, summed.shape) == ((256, 128), (512, 128), (256, 128))
+        if values:
+            torch.testing.assert_close(summed, product + 1)
+        else:
+            assert torch.equal(summed, torch.ones(256, 128))
+        times.append(run.seconds)
+    assert times[0] == times[1] > 3 * table()["launch_seconds"]
 
 
 def test_pytorchs_kernels_within_emulate_are_part_of_the_time() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any, Literal
 
+import torch
+
 from npu_op_runtime.soc import GIB, Soc
 
 from .dtypes import BITS
@@ -21,12 +23,13 @@ Ceiling = Literal["cann", "measured"]
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """`costs.json` without the sources: name -> figure; "rates" by class of instruction, "measured" by GiB of HBM."""
+    """`costs.json` without the sources: name -> figure; "rates" by class of instruction, "measured" by GiB of HBM, "cube" by bits."""
     raw = json.loads(resources.files(__package__).joinpath("costs.json").read_text())
     rates = {name: entry["value"] for name, entry in raw["vector_bytes_per_cycle"].items()}
     measured = {entry["hbm_gib"]: entry["value"] for entry in raw["measured_bandwidth"]}
+    cube = {entry["bits"]: entry["value"] for entry in raw["cube_flops_per_cycle"]}
     plain = {name: entry["value"] for name, entry in raw.items() if isinstance(entry, dict) and "value" in entry}
-    return {**plain, "rates": rates, "measured": measured}
+    return {**plain, "rates": rates, "measured": measured, "cube": cube}
 
 
 def gm_bandwidth(soc: Soc, ceiling: Ceiling) -> float:
@@ -48,6 +51,24 @@ def gm_bandwidth(soc: Soc, ceiling: Ceiling) -> float:
     if soc.hbm_bytes // GIB not in measured:
         raise ValueError(f"soc {soc.name} has no measured bandwidth: model it with ceiling='cann'")
     return measured[soc.hbm_bytes // GIB]
+
+
+def cube_rate(soc: Soc, dtype: torch.dtype, ceiling: Ceiling) -> float:
+    """Floating-point operations per second of all cube cores, for matrix products of operands of `dtype`.
+
+    "cann": the cube's multiply-adds per cycle x cores x clock. "measured": the share of it that large products reach in published figures.
+
+    Raises:
+        ValueError: a SoC whose cube is not that of the A2 and A3 parts.
+        NotImplementedError: operands of other than 16 or 32 bits.
+    """
+    if soc.generation not in ("A2", "A3"):
+        raise ValueError(f"soc {soc.name} has no cube rate: the time of a matrix product cannot be modelled")
+    bits, rates = 8 * dtype.itemsize, table()["cube"]
+    if not dtype.is_floating_point or bits not in rates:
+        raise NotImplementedError(f"a matrix product of {dtype} is not covered by the eager model")
+    peak: float = soc.cube_cores * rates[bits] * soc.clock_hz
+    return peak if ceiling == "cann" else peak * table()["cube_share"]
 
 
 _BEAT = 256  # bytes that the vector unit takes at a time (AscendC: a repeat)

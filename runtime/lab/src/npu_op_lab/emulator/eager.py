@@ -4,7 +4,10 @@ The model is generous to eager: no kernel is ever slower than the memory, whatev
 nothing; views and allocations are free; a launch costs the same stated time as one of ours; and L2 keeps what the kernels before
 have touched, least recently used first out, so that a chain of kernels on tensors that fit moves only its inputs and outputs from and
 to HBM (ours pay HBM for everything that a kernel touches first). It holds on any device, meta and fake tensors included, so that big
-shapes cost nothing. The cube core's operations (matrix products, convolutions) are not covered.
+shapes cost nothing.
+
+A matrix product runs on the cube cores at the rate that public measurements reach with large ones, or at that of its memory traffic if
+that is slower; small and transposed operands cost it nothing more. Convolutions and attention are not covered.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from npu_op_runtime.soc import Soc, get_soc
 
@@ -37,7 +41,13 @@ _WRITE_ONLY = frozenset(
         *("arange", "rand_like", "randn_like", "uniform_", "normal_"),
     )
 )
-_CUBE = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "dot", "mv", "addmv", "convolution", "_scaled_mm", "linear"))
+PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_"))
+_OTHER_CUBE = frozenset(
+    (
+        *("addbmm", "dot", "mv", "addmv", "linear", "_scaled_mm", "convolution", "convolution_backward"),
+        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +61,16 @@ class Touch:
 
 @dataclass(frozen=True)
 class AtenKernel:
-    """One ATen kernel: its name, the bytes that it must read and write, and of which memory."""
+    """One ATen kernel: its name, the bytes that it must read and write, and of which memory.
+
+    A matrix product also has its floating-point operations (a multiplication and an addition are two) and the dtype of its operands.
+    """
 
     name: str
     bytes: int
     touches: tuple[Touch, ...] = ()
+    flops: int = 0
+    operands: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -93,19 +108,25 @@ class AtenRecorder(ThroughOps):
         self._memory: dict[weakref.ref[Any], int] = {}
 
     def aten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        result = super().aten(func, args, kwargs)
+        result = self.call(func, args, kwargs)
         touches = tuple(self._touches(func, args, kwargs, result))
         if touches:
-            name = func._schema.name.partition("::")[2]
-            self.log.append(AtenKernel(name, sum(touch.bytes for touch in touches), touches))
+            name = name_of(func)
+            flops, operands = _product(name, args, result) if name in PRODUCTS else (0, None)
+            self.log.append(AtenKernel(name, sum(touch.bytes for touch in touches), touches, flops, operands))
         return result
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute the result of an ATen call."""
+        return super().aten(func, args, kwargs)
 
     def _touches(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[Touch]:
         """What a kernel must move: each input read once, each output written once."""
-        name = func._schema.name.partition("::")[2]
+        name = name_of(func)
         if name in _FREE or func.is_view:
             return
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        read = {argument: value for argument, value in kwargs.items() if argument != "out"}
+        inputs = [leaf for leaf in tree_leaves((args, read)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if name == "_to_copy" and outputs[0] is inputs[0]:
             return
@@ -135,8 +156,8 @@ def model_eager(
     What the function returns is written to HBM; what it lets go of is not.
 
     Raises:
-        NotImplementedError: an operation of the cube core, by name.
-        ValueError: unknown `soc` or `ceiling`.
+        NotImplementedError: an operation of the cube core that is no matrix product of 16 or 32 bits, by name.
+        ValueError: unknown `soc` or `ceiling`, or a matrix product on a SoC without a cube rate.
     """
     with AtenRecorder() as recorder:
         kept = function(*args, **kwargs)
@@ -150,20 +171,24 @@ def eager_timing(log: Sequence[AtenKernel | Freed], soc: Soc, ceiling: costs.Cei
     bandwidth = costs.gm_bandwidth(soc, ceiling)
     l2_bandwidth = soc.vector_cores * costs.table()["dma_bytes_per_cycle_in"] * soc.clock_hz
     l2 = _L2(soc.l2_bytes)
-    kernels, seconds, hbm_bytes = [], 0.0, 0
+    kernels, seconds, hbm_bytes, idle = [], 0.0, 0, 0.0
     for entry in log:
         if isinstance(entry, Freed):
             l2.forget(entry.memory)
             continue
-        if entry.name in _CUBE:
-            raise NotImplementedError(f"aten::{entry.name} runs on the cube core, which the eager model does not cover")
+        if entry.name in _OTHER_CUBE:
+            raise NotImplementedError(f"aten::{entry.name} runs on the cube core, of which the eager model covers matrix products only")
         hbm = sum(l2.touch(touch) for touch in entry.touches)
-        seconds += max(hbm / bandwidth, entry.bytes / l2_bandwidth) + costs.table()["launch_seconds"]
+        cube = entry.flops / costs.cube_rate(soc, entry.operands, ceiling) if entry.operands else 0.0
+        seconds += max(hbm / bandwidth, entry.bytes / l2_bandwidth, cube) + costs.table()["launch_seconds"]
+        idle += max(0.0, cube - hbm / bandwidth)
         hbm_bytes += hbm
         kernels.append(entry)
     rest = l2.dirty()
+    # While the cube works HBM has time for what L2 writes back.
+    seconds += max(0.0, rest / bandwidth - idle)
     total = sum(kernel.bytes for kernel in kernels)
-    return EagerTiming(tuple(kernels), seconds + rest / bandwidth, total, hbm_bytes + rest, soc.name, ceiling)
+    return EagerTiming(tuple(kernels), seconds, total, hbm_bytes + rest, soc.name, ceiling)
 
 
 class _L2:
@@ -192,6 +217,19 @@ class _L2:
     def dirty(self) -> int:
         """Bytes that are still to be written to HBM."""
         return sum(held for held, dirty in self._held.values() if dirty)
+
+
+def name_of(func: Any) -> str:
+    """`mm` of `aten::mm.out`."""
+    name: str = func._schema.name.partition("::")[2]
+    return name
+
+
+def _product(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[int, torch.dtype]:
+    """Floating-point operations and dtype of the operands, which come last and behind what is added."""
+    formula = flop_registry[getattr(torch.ops.aten, name.rstrip("_"))]
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    return formula(*tensors, out_val=result), tensors[-1].dtype
 
 
 def _size(tensor: torch.Tensor) -> int:

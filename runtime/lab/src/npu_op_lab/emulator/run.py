@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from npu_op_runtime.soc import Soc, get_soc
 
 from ..compiler import Launch, offline
 from . import costs
-from .eager import AtenRecorder, EagerTiming, eager_timing
+from .eager import PRODUCTS, AtenRecorder, EagerTiming, eager_timing, name_of
 from .findings import Finding
 from .kernel import EmulatedLaunch, KernelTiming
 
@@ -44,7 +45,24 @@ class RunTime:
 
 
 class _CpuRecorder(AtenRecorder):
-    """Refuses registered ops elsewhere than on the CPU: on a meta tensor they launch no kernel, and would seem to cost nothing."""
+    """Refuses registered ops elsewhere than on the CPU: on a meta tensor they launch no kernel, and would seem to cost nothing.
+
+    Without values matrix products are not computed: a CPU would take minutes for what a cube core does in milliseconds.
+    """
+
+    def __init__(self, values: bool) -> None:
+        super().__init__()
+        self._values = values
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._values or name_of(func) not in PRODUCTS:
+            return super().call(func, args, kwargs)
+        written = args[0] if name_of(func).endswith("_") else kwargs.get("out")
+        if written is not None:
+            return written
+        with _disable_current_modes():
+            like = func(*tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), args), **kwargs)
+        return torch.empty_like(like, device="cpu")
 
     def registered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for tensor in tree_leaves((args, kwargs)):
@@ -64,11 +82,11 @@ class Emulation:
         launches: the launches of Triton kernels that ran.
     """
 
-    def __init__(self, soc: Soc, ceiling: costs.Ceiling) -> None:
+    def __init__(self, soc: Soc, ceiling: costs.Ceiling, values: bool) -> None:
         self.soc = soc
         self.launches: list[EmulatedLaunch] = []
         self._ceiling: costs.Ceiling = ceiling
-        self._recorder = _CpuRecorder()
+        self._recorder = _CpuRecorder(values)
 
     def time(self, ceiling: costs.Ceiling | None = None) -> RunTime:
         """Modelled time under a ceiling (the context's own by default)."""
@@ -105,7 +123,7 @@ def emulate(
     Args:
         soc: a name of the SoC table.
         values: compute results; False follows only addresses, sizes and control flow, so that large shapes take no time, and
-            leaves in the outputs what was in their memory.
+            leaves in the outputs what was in their memory, those of PyTorch's matrix products too.
         checks: with values: look for UB bytes read before they are written, races and deadlocks of the pipes, races of programs in GM.
         faults: "raise" raises at the end what the checks found, "collect" leaves it in `findings`.
         ceiling: the bandwidth that `kernels` and `seconds` are modelled with, "measured" or "cann" (see `costs.gm_bandwidth`).
@@ -122,7 +140,7 @@ def emulate(
         raise ValueError(f"faults must be 'raise' or 'collect' (got {faults!r})")
     row = get_soc(soc)
     costs.gm_bandwidth(row, ceiling)
-    emulation = Emulation(row, ceiling)
+    emulation = Emulation(row, ceiling, values)
 
     def on_launch(launch: Launch) -> None:
         emulation.launches.append(EmulatedLaunch(launch, row, values=values, checks=checks))

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from npu_op_lab.battery import OperatorBattery
+from npu_op_polynorm import PolyNorm, poly_norm, poly_norm_reference
+from npu_op_polynorm.spec import SPEC
+
+
+class TestBattery(OperatorBattery):
+    spec = SPEC
+
+
+def test_reference_is_the_sum_of_three_normalised_powers():
+    x, weight, bias = torch.randn(5, 64), torch.tensor([0.2, 0.3, 0.5]), torch.tensor(0.1)
+    norm = torch.nn.functional.rms_norm
+    expected = sum(w * norm(x**k, (64,), eps=1e-6) for w, k in zip(weight, (3, 2, 1))) + bias
+    torch.testing.assert_close(poly_norm_reference(x, weight, bias), expected)
+
+
+def test_module_starts_with_equal_weights():
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(PolyNorm()(x), poly_norm_reference(x, torch.full((3,), 1 / 3), torch.zeros(1)))
+
+
+@pytest.mark.parametrize("shape", ((), (1,)))
+def test_bias_may_be_a_scalar(shape):
+    bias = torch.zeros(shape, requires_grad=True)
+    poly_norm(torch.randn(3, 8), torch.ones(3), bias).sum().backward()
+    torch.testing.assert_close(bias.grad, torch.full(shape, 24.0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    (
+        (([1.0], torch.ones(3)), {}, TypeError, r"x must be a torch.Tensor \(got list\)"),
+        ((torch.ones(2, dtype=torch.int8), torch.ones(3)), {}, TypeError, r"x must have dtype .* \(got int8\)"),
+        ((torch.tensor(1.0), torch.ones(3)), {}, ValueError, r"x must have at least one dimension \(got a scalar\)"),
+        ((torch.ones(2, 4), torch.ones(4)), {}, ValueError, r"weight must have shape \(3,\) \(got \(4,\)\)"),
+        ((torch.ones(2, 4), torch.ones(3), torch.ones(2)), {}, ValueError, r"bias must have shape \(\) or \(1,\) \(got \(2,\)\)"),
+        ((torch.ones(2, 4), torch.ones(3), 1.0), {}, TypeError, r"bias must be a torch.Tensor \(got float\)"),
+        ((torch.ones(2, 4), torch.ones(3, device="meta")), {}, ValueError, r"weight must be on cpu like x \(got meta\)"),
+        ((torch.ones(2, 4), torch.ones(3)), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
+    ),
+)
+def test_wrong_arguments_are_named(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        poly_norm(*arguments, **options)
+
+
+def test_vendor_says_why_it_cannot_run():
+    with pytest.raises(NotImplementedError, match="torch_npu has no PolyNorm; use 'eager'"):
+        poly_norm(torch.ones(2, 4), torch.ones(3), implementation="vendor")
+
+
+def test_eager_is_the_reference():
+    x, weight, bias = torch.randn(4, 16), torch.randn(3), torch.randn(1)
+    assert torch.equal(poly_norm(x, weight, bias, implementation="eager"), poly_norm_reference(x, weight, bias))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from npu_op_runtime.autograd import once_differentiable, tracked
+from npu_op_runtime.autograd import once_differentiable, refuse_gradients, tracked
 
 
 class Square(torch.autograd.Function):
@@ -42,3 +42,12 @@ def test_a_tangent_is_refused():
         assert not tracked(x)
         with pytest.raises(NotImplementedError, match="forward-mode differentiation is not implemented"):
             tracked(forward_ad.make_dual(x, x))
+
+
+def test_a_gradient_of_an_inference_operator_is_refused_by_name():
+    x, weight = torch.ones(1), torch.ones(1, requires_grad=True)
+    with pytest.raises(NotImplementedError, match=r"norm is for inference and weight requires a gradient: call it under torch.no_grad\(\)"):
+        refuse_gradients("norm", x=x, bias=None, weight=weight)
+    refuse_gradients("norm", x=x, bias=None)
+    with torch.no_grad():
+        refuse_gradients("norm", x=x, weight=weight)

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_separate, require_shape, require_tensor
+from npu_op_runtime.checks import (
+    require_choice,
+    require_number,
+    require_same_device,
+    require_separate,
+    require_shape,
+    require_tensor,
+    require_width,
+)
 from npu_op_runtime.dtypes import compute_dtype, require_dtype
 
 
@@ -18,6 +26,15 @@ def test_messages_name_argument_value_and_allowed():
         require_same_device(x=torch.empty(1), bias=None, weight=torch.empty(1, device="meta"))
     with pytest.raises(ValueError, match=r"casting must be one of 'a', 'b' \(got 'c'\)"):
         require_choice("casting", "c", ("a", "b"))
+    for wrong in (None, "1e-6", True):
+        with pytest.raises(TypeError, match=rf"eps must be a number \(got {wrong!r}\)"):
+            require_number("eps", wrong)
+    require_number("eps", 1)
+    with pytest.raises(TypeError, match=r"q_lora_rank must be an int \(got 64.0\)"):
+        require_width("q_lora_rank", 64.0)
+    with pytest.raises(ValueError, match=r"q_lora_rank must be at least 1 \(got 0\)"):
+        require_width("q_lora_rank", 0)
+    require_width("qk_rope_dim", 0, least=0)
 
 
 def test_compute_dtype_keeps_the_oracle_in_fp64():

@@ -11,6 +11,7 @@ import torch
 from npu_op_lab.execution import Mode
 from npu_op_lab.inputs import sliced
 from npu_op_lab.mutants import last_program_wins, low_precision_sum
+from npu_op_runtime.autograd import refuse_gradients
 from npu_op_runtime.registration import register_op
 from npu_op_runtime.spec import Case, InputFactory, OperatorSpec, Traffic
 
@@ -45,16 +46,20 @@ CASES = (
 )
 
 
+# Variants without a backward: a right one and its fault.
+INFERENCE = ("inference", "drops a gradient")
+
+
 @functools.cache
 def toy(fault: str) -> OperatorSpec:
-    """The operator with one fault, or "none"."""
+    """The operator with one fault, "none", or without a backward ("inference")."""
     return OperatorSpec(
         name="toy",
         cases=CASES[:1] if fault == "one dtype" else CASES,
         make_inputs=_vacuous_inputs if fault == "vacuous case" else make_inputs,
         function=_function(fault),
         reference=reference,
-        differentiable=("x", "weight"),
+        differentiable=() if fault in INFERENCE else ("x", "weight"),
         traffic=lambda case: Traffic(0, 0),
         bench_case=lambda model, tokens: CASES[0],
         free_dims={"H": range(1, 130)},
@@ -112,7 +117,15 @@ def _function(fault: str) -> Any:
                 dx, dweight = backward(dy, x, weight, eps, need_dx, need_dweight)
             return dx if need_dx else None, dweight if need_dweight else None, None
 
+    latched: dict[str, torch.Tensor] = {}
+
     def function(x: torch.Tensor, weight: torch.Tensor | None = None, eps: float = 1e-6) -> torch.Tensor:
+        if fault == "inference":
+            refuse_gradients("toy", x=x, weight=weight)
+        if fault in INFERENCE:
+            return forward(x, weight, torch.zeros((), dtype=torch.float64) + eps)
+        if fault == "latches its first result":
+            return latched.setdefault("y", forward(x, weight, torch.tensor(eps)))
         if fault == "bypasses its ops":
             return reference(x, weight, eps)
         if fault == "graph break":

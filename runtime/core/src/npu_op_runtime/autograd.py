@@ -1,4 +1,4 @@
-"""What the operators differentiate: first order, reverse mode. Everything else is refused, where PyTorch would drop it silently."""
+"""What the operators differentiate: first order, reverse mode, or nothing. All else is refused, where PyTorch would drop it silently."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ def tracked(*tensors: torch.Tensor | None) -> bool:
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and any(map(_has_tangent, given)):
         raise NotImplementedError("forward-mode differentiation is not implemented; use reverse mode or implementation='eager'")
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+
+
+def refuse_gradients(operator: str, **tensors: torch.Tensor | None) -> None:
+    """For an operator without a backward: its results would come without a gradient, and nobody would be told.
+
+    Raises:
+        NotImplementedError: a gradient of one of the tensors is wanted, or one carries a tangent; names it and what to do instead.
+    """
+    if not tracked(*tensors.values()):
+        return
+    argument = next(argument for argument, tensor in tensors.items() if tensor is not None and tensor.requires_grad)
+    raise NotImplementedError(
+        f"{operator} is for inference and {argument} requires a gradient: call it under torch.no_grad(), or with implementation='eager'"
+    )
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,3 +43,17 @@ def require_separate(**tensors: torch.Tensor) -> None:
 def require_choice(argument: str, value: object, allowed: Sequence[object]) -> None:
     if value not in allowed:
         raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))} (got {value!r})")
+
+
+def require_number(argument: str, value: object) -> None:
+    """A Python number, or one that varies in a graph of torch.compile."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        raise TypeError(f"{argument} must be a number (got {value!r})")
+
+
+def require_width(argument: str, value: object, least: int = 1) -> None:
+    """A number of columns."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{argument} must be an int (got {value!r})")
+    if value < least:
+        raise ValueError(f"{argument} must be at least {least} (got {value})")

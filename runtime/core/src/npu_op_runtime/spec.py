@@ -114,7 +114,8 @@ class OperatorSpec:
         make_inputs: `(case, factory) -> {argument: value}`; tensors come without `requires_grad`.
         function: the public function, called `function(**inputs, **case.options)`.
         reference: the formula in plain PyTorch with the same arguments; fp64 inputs give the fp64 gold.
-        differentiable: the arguments that get a gradient when they are floating tensors.
+        differentiable: the arguments that get a gradient when they are floating tensors; none of an operator for inference, which
+            refuses to be asked for one.
         traffic: the minimum bytes of a case.
         bench_case: the benchmark case for a model at a number of tokens.
         bench_variants: calls that the benchmark reports apart, by the name of their row, each a change of the bench case.

@@ -1,4 +1,4 @@
-"""Checks of how an operator fits into torch.compile and the dispatcher."""
+"""Checks of how an operator fits into torch.compile, captured graphs and the dispatcher."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from torch.utils._pytree import tree_map_only
 
 from npu_op_runtime.spec import Case, OperatorSpec
 
+from ..capture import capture
 from ..execution import Mode
+from ..inputs import Inputs
 from ..passes import evaluate, prepared, reference_results, with_dims
 from ..watch import Recorder
 from .check import check, require
-from .selection import first, pure_representatives
+from .selection import first, pure_representatives, representatives
+
+# No seed that the oracle's inputs are drawn with.
+_CAPTURED_SEED = 1000
 
 # Dynamo compiles once for a value and once more for any value of its kind; 0 and 1 it takes apart from the rest.
 ROW_COUNTS = (2, 3, 5, 8, 13)
@@ -58,6 +63,22 @@ def check_opcheck(spec: OperatorSpec, case: Case, mode: Mode) -> None:
         args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.detach, (used.args, used.kwargs))
         with mode.enter():
             torch.library.opcheck(used.func, args, kwargs)
+
+
+@check(representatives, "eager", "cuda", "npu")
+def check_graph_replay(spec: OperatorSpec, case: Case, mode: Mode) -> None:
+    """Captured in a graph with some inputs and replayed with others, its forward pass gives the others' results."""
+
+    def replayed(**arguments: Any) -> Any:
+        static = {**arguments, **spec.make_inputs(case, Inputs(mode.device, seed=_CAPTURED_SEED))}
+        result, replay = capture(lambda: spec.function(**static), mode.device)
+        for name, value in static.items():
+            if isinstance(value, torch.Tensor):
+                value.copy_(arguments[name])
+        replay()
+        return result
+
+    require(evaluate(spec, case, mode=mode, function=replayed, frozen=spec.differentiable))
 
 
 def float_arguments(spec: OperatorSpec, case: Case) -> Iterator[tuple[str, list[float]]]:

@@ -40,7 +40,12 @@ def pure_representatives(spec: OperatorSpec) -> list[Case]:
 
 def differentiable_representatives(spec: OperatorSpec) -> list[Case]:
     """The representatives that have a gradient and do not overwrite their inputs."""
-    return [case for case in pure_representatives(spec) if "gradient-free" not in case.tags]
+    return [case for case in pure_representatives(spec) if spec.differentiable and "gradient-free" not in case.tags]
+
+
+def inference_representatives(spec: OperatorSpec) -> list[Case]:
+    """The representatives of an operator without a backward."""
+    return [] if spec.differentiable else representatives(spec)
 
 
 def contiguous_representatives(spec: OperatorSpec) -> list[Case]:

@@ -13,7 +13,14 @@ from ..mutants import MUTANTS
 from ..oracle import check as judge
 from ..passes import evaluate, prepared, reference_results, wanted, with_dims
 from .check import check, require
-from .selection import contiguous_representatives, differentiable_representatives, first, representatives, values
+from .selection import (
+    contiguous_representatives,
+    differentiable_representatives,
+    first,
+    inference_representatives,
+    representatives,
+    values,
+)
 from .shapes import neighbours
 
 EXECUTED = ("eager", "interpreter", "cuda", "npu")
@@ -93,3 +100,22 @@ def check_frozen(spec: OperatorSpec, case: Case, mode: Mode) -> None:
     names = wanted(spec, case, spec.make_inputs(case, Inputs(empty=True)))
     for frozen in {(name,) for name in names} | {names}:
         require(evaluate(spec, case, mode=mode, frozen=frozen))
+
+
+@check(inference_representatives, *EXECUTED)
+def check_gradient_refused(spec: OperatorSpec, case: Case, mode: Mode) -> None:
+    """An operator without a backward refuses, by name, an argument that requires a gradient; under no_grad it takes it."""
+    inputs = spec.make_inputs(case, Inputs(mode.device))
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+            continue
+        passed = {**inputs, name: tensor.detach().requires_grad_(), **case.options}
+        try:
+            with mode.enter():
+                spec.function(**passed)
+        except NotImplementedError as error:
+            assert f"{name} requires a gradient" in str(error), f"the refusal must name {name}: {error}"
+        else:
+            raise AssertionError(f"a gradient of {name} is dropped silently")
+        with mode.enter(), torch.no_grad():
+            spec.function(**passed)

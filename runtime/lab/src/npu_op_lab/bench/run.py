@@ -87,7 +87,8 @@ def run(
 
 def _modes(point: Point, modes: Sequence[str]) -> list[str]:
     """The modes that the case has: without gradients there is one."""
-    return [mode for mode in modes if mode == "no-grad-forward" or "gradient-free" not in point.case.tags]
+    differentiable = point.spec.differentiable and "gradient-free" not in point.case.tags
+    return [mode for mode in modes if mode == "no-grad-forward" or differentiable]
 
 
 def _note(notes: list[str], note: str) -> None:

@@ -27,6 +27,15 @@ def double(X, Y, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def write_twice(X, n, BLOCK: tl.constexpr):
+    lane = tl.arange(0, BLOCK)
+    for tile in range(tl.program_id(0), n // BLOCK, tl.num_programs(0)):
+        x = tl.load(X + tile * BLOCK + lane)
+        tl.store(X + tile * BLOCK + lane, x + 1.0)
+        tl.store(X + tile * BLOCK + lane, x + 2.0)
+
+
+@triton.jit
 def without_padding(X, Y, n, BLOCK: tl.constexpr):
     """Reads the lanes that its mask left unwritten, and stores them too (care_padding: triton-ascend 3.2.0)."""
     at = tl.arange(0, BLOCK)

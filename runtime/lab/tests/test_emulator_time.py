@@ -61,6 +61,17 @@ def test_a_copy_of_large_tiles_is_bound_by_hbm_and_never_above_the_ceiling() -> 
         assert 0.9 <= 8 * n / bandwidth / kernel.seconds <= 1.0 + 1e-9
 
 
+def test_a_write_over_what_was_read_goes_to_hbm_and_a_second_one_does_not() -> None:
+    n = 1 << 22
+    x = torch.empty(n)
+    with emulate(values=False) as run:
+        kernels.double[(40,)](x, x, n, BLOCK=8192)
+        kernels.write_twice[(40,)](x, n, BLOCK=8192)
+    in_place, twice = run.kernels
+    assert (in_place.hbm_in, in_place.hbm_out, in_place.l2) == (4 * n, 4 * n, 0)
+    assert (twice.hbm_in, twice.hbm_out, twice.l2) == (4 * n, 4 * n, 4 * n)
+
+
 def test_small_transfers_are_bound_by_their_latency() -> None:
     large, small = _double(1 << 24, 8192).kernels[0], _double(1 << 24, 64).kernels[0]
     assert small.seconds > 3 * large.seconds

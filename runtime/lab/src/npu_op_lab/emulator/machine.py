@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from operator import index as as_index
 from typing import Any
@@ -63,7 +64,7 @@ class Machine:
         self._program = 0
         self._trace: Trace | None = None
         self._moved = 0.0
-        self._seen: dict[tuple[int, int, int], float] = {}
+        self._seen: dict[tuple[int, int, int], tuple[float, bool]] = {}
         self._args = [0, _no_view(), _no_view(), *self._arguments(arguments), *grid]
         if len(self._args) != kernel.arguments:
             raise ValueError(f"{kernel.name} takes {kernel.arguments - 6} launch arguments (got {len(arguments)})")
@@ -210,17 +211,18 @@ class Machine:
     def _traffic(self, view: View, shared: bool, inward: bool) -> tuple[float, float, int, int]:
         """Bytes of HBM and of L2 that a transfer moves, its fixed cycles and its contiguous pieces.
 
-        What this program touched before, and not more than L2 holds ago (all cores counted), is in L2; an address that is
-        the same for all programs comes from HBM for one of them.
+        What this program touched before, and not more than L2 holds ago (all cores counted), is in L2, which writes it to HBM
+        once if it was written at all; an address that is the same for all programs comes from HBM for one of them.
         """
         figures = costs.table()
         moved, pieces = costs.transfer_bytes(view)
         fixed = figures["dma_issue_in" if inward else "dma_issue_out"] + figures["dma_piece"] * (pieces - 1)
         key = (id(view.memory), *view.span())
-        last = self._seen.get(key)
+        last, dirty = self._seen.get(key, (-math.inf, False))
         self._moved += moved
-        self._seen[key] = self._moved
-        if last is not None and (self._moved - last) * self._active <= self._l2_bytes:
+        held = (self._moved - last) * self._active <= self._l2_bytes
+        self._seen[key] = self._moved, not inward or (held and dirty)
+        if held and (inward or dirty):
             return 0.0, float(moved), fixed, pieces
         hbm = moved / self._active if shared and inward else float(moved)
         return hbm, moved - hbm, fixed, pieces

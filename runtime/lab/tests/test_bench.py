@@ -169,6 +169,8 @@ def test_table_shows_times_ratios_roof_and_where() -> None:
 def test_unknown_model_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="model must be one of llama_3_8b, .*got gpt_9"):
         points_of(spec(), ["llama_3_8b", "gpt_9"], [8])
+    with pytest.raises(ValueError, match=r"model must be one of deepseek_v3 \(got llama_3_8b\)"):
+        points_of(spec(models=("deepseek_v3",)), ["llama_3_8b"], [8])
 
 
 def test_variants_are_rows_of_their_own() -> None:

@@ -118,6 +118,7 @@ class OperatorSpec:
             refuses to be asked for one.
         traffic: the minimum bytes of a case.
         bench_case: the benchmark case for a model at a number of tokens.
+        models: those of `MODELS` that have what the operator computes.
         bench_variants: calls that the benchmark reports apart, by the name of their row, each a change of the bench case.
         peers: other implementations by name ("liger", "vendor"), same arguments as `function`; import inside the function, Liger's
             classes from `liger_kernel.ops`, where Liger puts those of the device at hand.
@@ -134,6 +135,7 @@ class OperatorSpec:
     differentiable: tuple[str, ...]
     traffic: Callable[[Case], Traffic]
     bench_case: Callable[[Model, int], Case]
+    models: tuple[str, ...] = tuple(MODELS)
     bench_variants: Mapping[str, Callable[[Case], Case]] = field(default_factory=dict)
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     rows: str = "T"

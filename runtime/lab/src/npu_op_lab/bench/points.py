@@ -59,11 +59,11 @@ def points_of(spec: OperatorSpec, models: Sequence[str], tokens: Sequence[int]) 
     """Every kernel of the operator at every model and number of tokens, models outermost.
 
     Raises:
-        ValueError: an unknown model; the message lists the known ones.
+        ValueError: an unknown model, or one that has nothing of the operator; the message lists those that have.
     """
-    unknown = [name for name in models if name not in MODELS]
+    unknown = [name for name in models if name not in spec.models]
     if unknown:
-        raise ValueError(f"model must be one of {', '.join(MODELS)} (got {', '.join(unknown)})")
+        raise ValueError(f"model must be one of {', '.join(spec.models)} (got {', '.join(unknown)})")
     variants = spec.bench_variants or {_row_of(spec.name): lambda case: case}
     return [
         Point(spec, kernel, model, change(spec.bench_case(MODELS[model], count)), count)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import datetime, timezone
-from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +44,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("operator", nargs="+", help=f"{', '.join(operators.names()) or 'none is installed'}; may be several")
-    parser.add_argument("--model", action="append", help=f"may be repeated (default: {', '.join(MODELS)})")
+    parser.add_argument("--model", action="append", help=f"may be repeated (default: those of {', '.join(MODELS)} that have the operator)")
     parser.add_argument("--tokens", type=_numbers, help=f"numbers separated by commas (default: {','.join(map(str, TOKENS))})")
     parser.add_argument(
         "--sweep", choices=("token_length", "model_config"), default="token_length", help="along tokens, or along models at 2048 tokens"
@@ -70,11 +69,17 @@ def bench(options: argparse.Namespace) -> int:
     status = 0
     points: dict[str, list[Point]] = {}
     refused: dict[str, None] = {}  # a wrong name is wrong for every model: said once
-    for name, model in product(options.operator, options.model or MODELS):
+    for name in options.operator:
         try:
-            points[name] = points.get(name, []) + points_of(operators.load(name), [model], tokens)
-        except ValueError as error:  # the rest goes on
+            spec = operators.load(name)
+        except ValueError as error:
             refused[str(error)] = None
+            continue
+        for model in options.model or spec.models:
+            try:
+                points[name] = points.get(name, []) + points_of(spec, [model], tokens)
+            except ValueError as error:  # the rest goes on
+                refused[str(error)] = None
     for message in refused:
         status = _refuse(message)
     try:

@@ -109,4 +109,7 @@ def _outcomes(socs: Sequence[str], names: Sequence[str], models: Sequence[str]) 
 
 def _run(soc: str, operator: str, models: Sequence[str]) -> Outcome:
     (backend,) = backends_here([soc])
-    return run(backend, points_of(operators.load(operator), models, TOKENS), _PROVIDERS, _MODES)
+    spec = operators.load(operator)
+    # An operator that none of the models has is shown at the first that does.
+    shown = [model for model in models if model in spec.models] or spec.models[:1]
+    return run(backend, points_of(spec, shown, TOKENS), _PROVIDERS, _MODES)

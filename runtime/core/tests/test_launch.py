@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from npu_op_runtime import launch as launch_module
 from npu_op_runtime.device import Target
 from npu_op_runtime.launch import launch
 
@@ -34,3 +35,93 @@ def test_a_grid_above_the_limit_is_refused_before_the_launch():
     with pytest.raises(ValueError, match=r"programs must be at most 65535 on the NPU \(got 65536\)"):
         launch(kernel, 65536, NPU, torch.empty(1))
     assert kernel.calls == []
+
+
+class CompilingKernel:
+    """As Triton's kernels on CUDA: a call compiles for the like of its arguments and returns what was compiled."""
+
+    arg_names = ("X", "count", "eps", "ROWS", "COLS")
+
+    def __init__(self):
+        self.searched = []
+        self.launched = []
+
+    def __getitem__(self, grid):
+        def call(*args, num_warps, ROWS, COLS):
+            self.searched.append((grid, args, num_warps, ROWS, COLS))
+            return Compiled(self)
+
+        return call
+
+
+class Compiled:
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        return lambda *args: self.kernel.launched.append((grid, args))
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Launches as on the first CUDA device, of tensors that lie on the CPU."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr("npu_op_runtime.launch._compiled", {})
+    monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: True)
+    return Target("cuda", 132, 0)
+
+
+def test_the_like_of_an_earlier_call_goes_to_what_was_compiled_for_it(cuda):
+    kernel, x, y = CompilingKernel(), torch.empty(8), torch.empty(8)
+    launch(kernel, 3, cuda, x, x, 5, 1e-6, COLS=2, ROWS=4)
+    launch(kernel, 7, cuda, y, y, 5, 1e-5, COLS=2, ROWS=4)
+    assert len(kernel.searched) == 1
+    # The constants stand in the order of the kernel's parameters, whatever order the call named them in.
+    assert kernel.launched == [((7, 1, 1), (y, 5, 1e-5, 4, 2))]
+
+
+@pytest.mark.parametrize(
+    ("x", "count", "constants"),
+    [
+        (torch.empty(8, dtype=torch.bfloat16), 5, {}),
+        (torch.empty(9)[1:], 5, {}),
+        (None, 5, {}),
+        (torch.empty(8), 6, {}),
+        (torch.empty(8), 2**31, {}),
+        (torch.empty(8), 5, {"ROWS": 8}),
+        (torch.empty(8), 5, {"num_warps": 8}),
+    ],
+    ids=["dtype", "alignment", "None", "integer", "large integer", "constant", "warps"],
+)
+def test_what_triton_might_compile_anew_for_is_left_to_triton(cuda, x, count, constants):
+    kernel, first = CompilingKernel(), torch.empty(8)
+    launch(kernel, 3, cuda, first, first, 5, 1e-6, ROWS=4, COLS=2)
+    launch(kernel, 3, cuda, first, x, count, 1e-6, **{"ROWS": 4, "COLS": 2, **constants})
+    assert len(kernel.searched) == 2
+    assert kernel.launched == []
+
+
+def test_two_kernels_of_the_same_arguments_are_two(cuda):
+    x = torch.empty(8)
+    kernels = CompilingKernel(), CompilingKernel()
+    for kernel in kernels:
+        launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
+    assert [len(kernel.searched) for kernel in kernels] == [1, 1]
+
+
+def test_what_is_kept_is_bounded(cuda, monkeypatch):
+    monkeypatch.setattr("npu_op_runtime.launch._MAX_COMPILED", 4)
+    kernel, x = CompilingKernel(), torch.empty(8)
+    for count in range(11):
+        launch(kernel, 3, cuda, x, x, count, 1e-6, ROWS=4, COLS=2)
+    assert len(launch_module._compiled) <= 4
+    launch(kernel, 3, cuda, x, x, 10, 1e-6, ROWS=4, COLS=2)
+    assert len(kernel.launched) == 1
+
+
+def test_another_triton_is_always_asked(cuda, monkeypatch):
+    monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: False)
+    kernel, x = CompilingKernel(), torch.empty(8)
+    for _ in range(2):
+        launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
+    assert len(kernel.searched) == 2

@@ -5,13 +5,24 @@ from __future__ import annotations
 import functools
 import importlib
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .device import Target
 from .stack import triton_problem
 from .tiling import MAX_GRID
+
+
+class _Compiled(NamedTuple):
+    kernel: Any  # held, so that no other kernel gets its id
+    compiled: Any
+    constants: tuple[Any, ...]
+
+
+# By everything that Triton compiles a kernel for.
+_compiled: dict[tuple[Any, ...], _Compiled] = {}
+_MAX_COMPILED = 4096  # every row count has an entry of its own
 
 
 @functools.cache
@@ -39,10 +50,10 @@ def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *ar
         return
     if target.backend == "cuda":
         if anchor.device.index == torch.cuda.current_device():  # entering the device of a tensor costs as much as the rest of this
-            kernel[(programs,)](*args, num_warps=num_warps, **constants)
+            _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
             return
         with torch.cuda.device(anchor.device):
-            kernel[(programs,)](*args, num_warps=num_warps, **constants)
+            _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
         return
     if programs > MAX_GRID:
         raise ValueError(f"programs must be at most {MAX_GRID} on the NPU (got {programs})")
@@ -51,3 +62,33 @@ def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *ar
             kernel[(programs,)](*args, **constants)
     else:
         kernel[(programs,)](*args, **constants)
+
+
+def _launch_cuda(kernel: Any, programs: int, device: int, num_warps: int, args: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    """Launches what Triton compiled for the like of this call before: Triton's own search for it takes longer than the launch.
+
+    Triton compiles anew for another dtype, alignment to 16 bytes or size class of an integer. The key holds the integers themselves, so it
+    never takes two calls for one that Triton would tell apart.
+    """
+    if not _compiled_kernels_take_constants():
+        kernel[(programs,)](*args, num_warps=num_warps, **constants)
+        return
+    operands = [
+        (arg.dtype, arg.data_ptr() % 16) if isinstance(arg, torch.Tensor) else float if isinstance(arg, float) else arg for arg in args
+    ]
+    key = (id(kernel), device, num_warps, *constants.items(), *operands)
+    found = _compiled.get(key)
+    if found is not None:
+        found.compiled[(programs, 1, 1)](*args, *found.constants)
+        return
+    compiled = kernel[(programs,)](*args, num_warps=num_warps, **constants)
+    if len(_compiled) == _MAX_COMPILED:
+        _compiled.clear()
+    _compiled[key] = _Compiled(kernel, compiled, tuple([constants[name] for name in kernel.arg_names[len(args) :]]))
+
+
+@functools.cache
+def _compiled_kernels_take_constants() -> bool:
+    # True since Triton 3.3, but the call of a compiled kernel may change again: held to the version that this is tested with.
+    version: str = importlib.import_module("triton").__version__
+    return version.startswith("3.6.")

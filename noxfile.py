@@ -8,10 +8,11 @@ share one.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT / "ci"))
 from repo import Distribution, distributions, operators  # noqa: E402
 
 Stack = Literal["ascend", "cuda"]
+SessionFunction = Callable[[nox.Session], None]
 
 CONSTRAINTS = "ci/constraints.txt"
 # liger-kernel requires `triton`, which would overwrite triton-ascend.
@@ -41,12 +43,14 @@ nox.options.default_venv_backend = "virtualenv"
 _bin: dict[Stack, Path] = {}
 
 
-def shared(name: str, doc: str, *stacks: Stack) -> Callable[[Callable[[nox.Session], None]], None]:
+def shared(name: str, doc: str, *stacks: Stack, tags: Sequence[str] = ()) -> Callable[[SessionFunction], SessionFunction]:
     """Registers a session that runs in the prepared environments of `stacks`."""
 
-    def register(function: Callable[[nox.Session], None]) -> None:
+    def register(function: SessionFunction) -> SessionFunction:
         function.__doc__ = doc
-        nox.session(name=name, venv_backend="none", requires=[f"prepare-{stack}" for stack in dict.fromkeys(stacks)])(function)
+        requires = [f"prepare-{stack}" for stack in dict.fromkeys(stacks)]
+        nox.session(name=name, venv_backend="none", requires=requires, tags=tags)(function)
+        return function
 
     return register
 
@@ -101,23 +105,28 @@ if HAS_CUDA:
         prepare(session, "cuda")
 
 
-def run_pytest(session: nox.Session, stack: Stack, *paths: str, **env: str) -> None:
+def run_pytest(session: nox.Session, stack: Stack, *arguments: str, **env: str) -> None:
     # One torch thread per worker: the workers already fill the cores.
     workers = ("--numprocesses=auto", "--maxprocesses=8")
-    run(session, stack, "python", "-m", "pytest", *workers, *paths, *session.posargs, OMP_NUM_THREADS="1", **env)
+    run(session, stack, "python", "-m", "pytest", *workers, *arguments, OMP_NUM_THREADS="1", **env)
 
 
-def run_operator_tests(session: nox.Session, *paths: str) -> None:
-    """Runs tests of operators: eager, in Triton's interpreter and, where there is a GPU, on it."""
+def run_operator_tests(session: nox.Session, *arguments: str) -> None:
+    """Runs tests of operators once more: in Triton's interpreter and, where there is a GPU, on it."""
     if HAS_CUDA:
-        run_pytest(session, "cuda", *paths)
-    run_pytest(session, "ascend", *paths, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+        run_pytest(session, "cuda", *arguments)
+    run_pytest(session, "ascend", *arguments, TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
 
 
 @shared("tests", "Run every test, then the operators' once more in Triton's interpreter (and on the GPU, if any).", "ascend", DEVICE_STACK)
 def tests(session: nox.Session) -> None:
-    run_pytest(session, "ascend", "runtime", "ci/tests", "packages", CUDA_VISIBLE_DEVICES="")
-    run_operator_tests(session, "packages")
+    run_pytest(session, "ascend", "runtime", "ci/tests", "packages", *session.posargs, CUDA_VISIBLE_DEVICES="")
+    run_operator_tests(session, "packages", *session.posargs)
+
+
+@shared("test-ci", "Run the tests of what lies under ci/.", "ascend")
+def test_ci(session: nox.Session) -> None:
+    run_pytest(session, "ascend", "ci/tests", *session.posargs)
 
 
 @shared("lint", "Check style (ruff), who imports whom (import-linter), changelog fragments and the rules of the repository.", "ascend")
@@ -182,32 +191,66 @@ def register_build(distribution: Distribution) -> None:
         shutil.rmtree(session.virtualenv.location)
 
     session_build.__doc__ = f"Build {distribution.name}, check wheel and sdist, run the README's examples from each in a clean environment."
-    nox.session(name=f"build-{distribution.short}", python="3.11", requires=["prepare-ascend"])(session_build)
+    name, tags = f"build-{distribution.short}", [distribution.short]
+    nox.session(name=name, python="3.11", requires=["prepare-ascend"], tags=tags)(session_build)
 
 
-def register_operator(operator: Distribution) -> None:
+def register_test(distribution: Distribution) -> None:
+    short, folder = distribution.short, str(distribution.folder)
+    on_device = distribution in operators()
+    doc = f"Run the tests of {short}: eager, interpreter and, if any, GPU." if on_device else f"Run the tests of {distribution.name}."
+
+    @shared(f"test-{short}", doc, "ascend", *[DEVICE_STACK] * on_device, tags=[short])
+    def test(session: nox.Session) -> None:
+        run_pytest(session, "ascend", folder, *session.posargs, CUDA_VISIBLE_DEVICES="")
+        if on_device:
+            run_operator_tests(session, folder, *session.posargs)
+
+
+def register_lab(operator: Distribution) -> None:
     op = operator.short
 
-    @shared(f"test-{op}", f"Run the tests of {op}: eager, interpreter and, if any, GPU.", "ascend", DEVICE_STACK)
-    def test(session: nox.Session) -> None:
-        run_pytest(session, "ascend", str(operator.folder), CUDA_VISIBLE_DEVICES="")
-        run_operator_tests(session, str(operator.folder))
-
-    def lab_session(command: str, doc: str, stack: Stack) -> None:
-        @shared(f"{command}-{op}", doc, stack)
+    def lab_session(command: str, doc: str, stack: Stack, *tags: str) -> None:
+        @shared(f"{command}-{op}", doc, stack, tags=tags)
         def lab(session: nox.Session) -> None:
             run(session, stack, "npu-lab", command, op, *session.posargs)
 
     lab_session("bench", f"Benchmark {op} at the shapes of published models: measured on an NPU or GPU, else modelled.", DEVICE_STACK)
-    lab_session("compile", f"Compile every case of {op} for the Ascend SoCs: UB, double buffering, scalar loops.", "ascend")
+    lab_session("compile", f"Compile every case of {op} for the Ascend SoCs: UB, double buffering, scalar loops.", "ascend", op)
     lab_session("emulate", f"Execute the compiled kernels of {op} in the emulator: values, hazards, modelled time.", "ascend")
     lab_session("tolerance", f"Print the error of {op} and of eager PyTorch against fp64, per tensor.", DEVICE_STACK)
 
 
+# Sessions with the tag <op> are what CI runs when <op> is affected.
 for _distribution in distributions():
     register_build(_distribution)
+    register_test(_distribution)
 for _operator in operators():
-    register_operator(_operator)
+    register_lab(_operator)
+
+
+@shared(
+    "affected", "Check what a change affects and no more: `nox -s affected -- --base main`; add --why to see why.", "ascend", DEVICE_STACK
+)
+def affected(session: nox.Session) -> None:
+    detector = (sys.executable, "ci/affected.py", *session.posargs)
+    if "--why" in session.posargs:
+        session.run(*detector, external=True)
+        return
+    found = json.loads(str(session.run(*detector, "--json", external=True, silent=True)))
+    session.log(f"affected: {', '.join(found['packages']) or 'no package'}{', docs' if found['docs'] else ''}")
+    lint(session)
+    chosen = [distribution for distribution in distributions() if distribution.short in found["packages"]]
+    chosen_operators = [operator for operator in operators() if operator in chosen]
+    if chosen:
+        also = ["ci/tests"] if found["all"] else []
+        run_pytest(session, "ascend", *also, *(str(distribution.folder) for distribution in chosen), CUDA_VISIBLE_DEVICES="")
+    if chosen_operators:
+        run_operator_tests(session, *(str(operator.folder) for operator in chosen_operators))
+    for operator in chosen_operators:
+        run(session, "ascend", "npu-lab", "compile", operator.short)
+    if found["docs"]:
+        session.notify("docs", posargs=[])
 
 
 @shared("bench-all", "Benchmark every operator, one after the other.", DEVICE_STACK)

@@ -14,15 +14,25 @@ from repo import ROOT, distributions, operators
 @pytest.fixture(scope="module")
 def sessions() -> dict[str, str]:
     """Description by session name, of everything that `nox -l` shows."""
+    return {name: doc for _, name, doc in listed()}
+
+
+def listed(*selection: str) -> list[tuple[str, str, str]]:
+    """Mark, name and description of the sessions that `nox -l` shows; the mark of selected ones is a star."""
     # Not --json: it leaves out what a bare `nox` would not run.
-    listing = subprocess.run([sys.executable, "-m", "nox", "-l"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return dict(re.findall(r"^[*-] (\S+)(?: -> (.+))?$", listing.stdout, re.MULTILINE))
+    listing = subprocess.run([sys.executable, "-m", "nox", "-l", *selection], cwd=ROOT, check=True, capture_output=True, text=True)
+    return re.findall(r"^([*-]) (\S+)(?: \[[^]]*\])?(?: -> (.+))?$", listing.stdout, re.MULTILINE)
 
 
 def test_every_operator_has_its_sessions(sessions: dict[str, str]) -> None:
     kinds = ("test", "bench", "compile", "emulate", "tolerance", "build")
     assert {f"{kind}-{operator.short}" for kind in kinds for operator in operators()} <= set(sessions)
-    assert {f"build-{found.short}" for found in distributions()} <= set(sessions)
+    assert {f"{kind}-{found.short}" for kind in ("build", "test") for found in distributions()} <= set(sessions)
+
+
+def test_the_tag_of_an_operator_selects_what_ci_runs_for_it() -> None:
+    selected = {name for mark, name, _ in listed("-t", "geglu") if mark == "*"}
+    assert {name for name in selected if not name.startswith("prepare-")} == {"build-geglu", "compile-geglu", "test-geglu"}
 
 
 def test_every_session_is_explained_in_a_line(sessions: dict[str, str]) -> None:

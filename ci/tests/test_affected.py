@@ -1,0 +1,431 @@
+"""What a change affects, on histories made for each rule with git itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from affected import MATRIX_LIMIT, Affected, AffectedError, affected, changed, detect, matrix, merge_base, packages
+from repo import ROOT, distributions, operators
+
+EVERYTHING = ["alone", "lab", "runtime", "user", "users-user", "used"]
+
+Git = Callable[..., str]
+
+
+def git_in(folder: Path) -> Git:
+    def git(*args: str) -> str:
+        identity = {f"GIT_{who}_{what}": "test@test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        return subprocess.run(["git", *args], cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+    return git
+
+
+def write(root: Path, name: str, text: str = "text\n") -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def package(root: Path, folder: str, name: str, *needs: str, extra: str = "") -> None:
+    write(root, f"{folder}/pyproject.toml", f'[project]\nname = "{name}"\ndependencies = [{", ".join(map(repr, needs))}]\n{extra}')
+    write(root, f"{folder}/src/code.py")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Four operators on a runtime, committed on main; work goes on on a branch."""
+    root = tmp_path / "repository"
+    package(root, "runtime/core", "npu-op-runtime", "torch>=2.6")
+    package(root, "runtime/lab", "npu-op-lab", "npu-op-runtime>=0.1,<0.2")
+    package(root, "packages/used", "npu-op-used", "npu-op-runtime>=0.1,<0.2")
+    package(root, "packages/user", "npu-op-user", "npu-op-runtime>=0.1,<0.2", "npu_op_used[fast]>=0.1")
+    package(
+        root,
+        "packages/users-user",
+        "npu-op-users-user",
+        extra='[dependency-groups]\ntest = ["NPU.op-user", {include-group = "x"}]\nx = []\n',
+    )
+    package(root, "packages/alone", "npu-op-alone", "npu-op-runtime>=0.1,<0.2")
+    for name in ("ci/tool.py", "ci/constraints.txt", "docs/index.md", "noxfile.py", "pyproject.toml", "LICENSE", ".github/workflows/x.yml"):
+        write(root, name)
+    git = git_in(root)
+    git("init", "--initial-branch", "main")
+    commit(root)
+    git("checkout", "-b", "work")
+    return root
+
+
+def commit(root: Path) -> None:
+    git_in(root)("add", "--all")
+    git_in(root)("commit", "--message", "a change")
+
+
+def names(root: Path, base: str = "main") -> list[str]:
+    return sorted(detect(root, base).packages)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("packages/alone/src/code.py", ["alone"]),
+        ("packages/alone/changelog.d/1.fixed.md", ["alone"]),
+        ("packages/users-user/tests/test_it.py", ["users-user"]),
+        ("packages/user/src/code.py", ["user", "users-user"]),
+        ("packages/used/src/code.py", ["used", "user", "users-user"]),
+    ],
+)
+def test_a_package_affects_itself_and_all_that_need_it(root: Path, path: str, expected: list[str]) -> None:
+    write(root, path, "changed\n")
+    commit(root)
+    assert names(root) == sorted(expected)
+    assert not detect(root, "main").docs
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runtime/core/src/code.py",
+        "runtime/lab/src/code.py",
+        "ci/tool.py",
+        "ci/constraints.txt",
+        ".ci/run",
+        ".github/workflows/x.yml",
+        "noxfile.py",
+        "pyproject.toml",
+        "LICENSE",
+    ],
+)
+def test_what_all_stand_on_affects_all(root: Path, path: str) -> None:
+    write(root, path, "changed\n")
+    commit(root)
+    found = detect(root, "main")
+    assert sorted(found.packages) == sorted(EVERYTHING)
+    assert found.everything == [f"{path} changed"]
+    assert found.docs
+
+
+@pytest.mark.parametrize("path", ["docs/index.md", "docs/deep/in/it.png", "mkdocs.yml", "README.md", "CONTRIBUTING.md"])
+def test_pages_affect_the_site_alone(root: Path, path: str) -> None:
+    write(root, path, "changed\n")
+    commit(root)
+    assert detect(root, "main") == Affected(docs=[f"{path} changed"])
+
+
+@pytest.mark.parametrize("path", [".gitignore", "umbrella/waves/1.txt"])
+def test_some_files_are_for_lint_alone(root: Path, path: str) -> None:
+    write(root, path, "changed\n")
+    commit(root)
+    assert detect(root, "main") == Affected()
+
+
+@pytest.mark.parametrize(
+    "path", ["unknown.txt", "tools/x.py", "packages/stray.md", "packages/nothing/here.py", "docs.md", "noxfile.py.orig"]
+)
+def test_a_path_that_nobody_claims_is_an_error_that_names_it(root: Path, path: str) -> None:
+    write(root, path)
+    write(root, "packages/alone/src/code.py", "changed\n")
+    commit(root)
+    with pytest.raises(AffectedError, match=f"{path}.*add one to ci/affected.py"):
+        detect(root, "main")
+
+
+def test_no_change_affects_nothing(root: Path) -> None:
+    assert detect(root, "main") == Affected()
+
+
+def test_a_rename_affects_both_ends(root: Path) -> None:
+    git_in(root)("mv", "packages/alone/src/code.py", "packages/users-user/src/moved.py")
+    commit(root)
+    assert names(root) == ["alone", "users-user"]
+
+
+def test_a_rename_of_a_whole_package_affects_the_new_one_and_what_needed_the_old(root: Path) -> None:
+    git_in(root)("mv", "packages/user", "packages/renamed")
+    write(root, "packages/renamed/pyproject.toml", '[project]\nname = "npu-op-renamed"\ndependencies = []\n')
+    commit(root)
+    assert names(root) == ["renamed", "users-user"]
+
+
+def test_a_deleted_file_affects_its_package(root: Path) -> None:
+    (root / "packages/alone/src/code.py").unlink()
+    commit(root)
+    assert names(root) == ["alone"]
+
+
+def test_a_deleted_package_affects_what_needed_it(root: Path) -> None:
+    shutil.rmtree(root / "packages/used")
+    # The need is dropped in the same change: only the base knows of it.
+    package(root, "packages/user", "npu-op-user")
+    commit(root)
+    assert names(root) == ["user", "users-user"]
+
+
+def test_a_new_package_affects_itself(root: Path) -> None:
+    package(root, "packages/new", "npu-op-new", "npu-op-alone")
+    commit(root)
+    assert names(root) == ["new"]
+
+
+def test_a_need_that_is_new_counts(root: Path) -> None:
+    package(root, "packages/alone", "npu-op-alone", "npu-op-users-user")
+    write(root, "packages/used/src/code.py", "changed\n")
+    commit(root)
+    assert names(root) == ["alone", "used", "user", "users-user"]
+
+
+def test_packages_that_need_each_other_end(root: Path) -> None:
+    package(root, "packages/used", "npu-op-used", "npu-op-users-user")
+    commit(root)
+    assert names(root) == ["used", "user", "users-user"]
+
+
+def test_what_is_not_committed_counts(root: Path) -> None:
+    write(root, "packages/alone/src/code.py", "changed\n")
+    write(root, "packages/users-user/src/untracked.py")
+    assert names(root) == ["alone", "users-user"]
+
+
+def test_what_git_ignores_does_not_count(root: Path) -> None:
+    write(root, ".gitignore", "*.log\n")
+    write(root, "unknown.log")
+    assert names(root) == []
+
+
+def test_changes_on_the_base_since_then_do_not_count(root: Path) -> None:
+    git = git_in(root)
+    write(root, "packages/alone/src/code.py", "changed\n")
+    commit(root)
+    git("checkout", "main")
+    write(root, "runtime/core/src/code.py", "changed\n")
+    commit(root)
+    git("checkout", "work")
+    assert names(root) == ["alone"]
+
+
+def test_a_merge_of_the_base_is_no_change_of_ours(root: Path) -> None:
+    git = git_in(root)
+    write(root, "packages/alone/src/code.py", "changed\n")
+    commit(root)
+    git("checkout", "main")
+    write(root, "runtime/core/src/code.py", "changed\n")
+    commit(root)
+    git("checkout", "work")
+    git("merge", "--no-edit", "main")
+    assert names(root) == ["alone"]
+
+
+def test_a_merge_of_another_branch_brings_its_changes(root: Path) -> None:
+    git = git_in(root)
+    git("checkout", "-b", "other", "main")
+    write(root, "packages/users-user/src/code.py", "changed\n")
+    commit(root)
+    git("checkout", "work")
+    write(root, "packages/alone/src/code.py", "changed\n")
+    commit(root)
+    git("merge", "--no-edit", "other")
+    assert names(root) == ["alone", "users-user"]
+
+
+def test_a_change_taken_back_affects_nothing(root: Path) -> None:
+    write(root, "packages/alone/src/code.py", "changed\n")
+    commit(root)
+    git_in(root)("revert", "--no-edit", "HEAD")
+    assert names(root) == []
+
+
+def shallow_clone(root: Path, target: Path) -> Path:
+    git_in(root)("clone", "--quiet", "--depth", "1", "--no-single-branch", root.as_uri(), str(target))
+    return target
+
+
+def test_a_shallow_clone_without_the_base_says_what_to_do(root: Path, tmp_path: Path) -> None:
+    for text in ("one\n", "two\n"):
+        write(root, "packages/alone/src/code.py", text)
+        commit(root)
+    first = git_in(root)("rev-parse", "HEAD~1").strip()
+    with pytest.raises(AffectedError, match="is no commit of this clone.*shallow.*git fetch --unshallow.*fetch-depth: 0"):
+        detect(shallow_clone(root, tmp_path / "shallow"), first)
+
+
+def test_a_shallow_clone_without_a_common_commit_says_what_to_do(root: Path, tmp_path: Path) -> None:
+    git = git_in(root)
+    for branch in ("main", "work"):
+        git("checkout", branch)
+        write(root, "packages/alone/src/code.py", f"{branch}\n")
+        commit(root)
+    clone = shallow_clone(root, tmp_path / "shallow")
+    with pytest.raises(AffectedError, match="no common commit.*git fetch --unshallow"):
+        detect(clone, "origin/main")
+    git_in(clone)("fetch", "--quiet", "--unshallow")
+    assert names(clone, "origin/main") == ["alone"]
+
+
+def test_an_unknown_base_is_named(root: Path) -> None:
+    with pytest.raises(AffectedError, match="base 'nowhere' is no commit of this clone; fetch it first"):
+        merge_base(root, "nowhere")
+
+
+def test_a_base_without_common_history_is_named(root: Path) -> None:
+    git = git_in(root)
+    git("checkout", "--orphan", "island")
+    git("commit", "--message", "an island")
+    git("checkout", "work")
+    with pytest.raises(AffectedError, match="HEAD and base 'island' have no common commit in this clone$"):
+        detect(root, "island")
+
+
+@pytest.mark.parametrize(
+    "name", ["two words.py", "new\nline.py", "tab\tand\\slash.py", "ünïcode-文件.py", '"quoted".py', "-dash.py", "#hash.py"]
+)
+def test_odd_names_are_read_as_they_are(root: Path, name: str) -> None:
+    write(root, f"packages/alone/src/{name}")
+    commit(root)
+    assert detect(root, "main").packages == {"alone": [f"packages/alone/src/{name} changed"]}
+
+
+def test_a_name_that_is_no_text_is_read_and_printed(root: Path) -> None:
+    (root / "packages/alone" / os.fsdecode(b"\xff.py")).write_text("text\n")
+    commit(root)
+    assert names(root) == ["alone"]
+    assert r"packages/alone/\udcff.py changed" in run(root, "--why").stdout
+    assert json.loads(run(root, "--json").stdout)["packages"] == ["alone"]
+
+
+def test_settings_of_the_user_change_nothing(root: Path) -> None:
+    git = git_in(root)
+    for setting in (("diff.renames", "copies"), ("diff.relative", "true"), ("core.quotePath", "true"), ("diff.noprefix", "true")):
+        git("config", *setting)
+    git("mv", "packages/alone/src/code.py", "packages/users-user/src/moved.py")
+    commit(root)
+    assert changed(root, merge_base(root, "main")) == ["packages/alone/src/code.py", "packages/users-user/src/moved.py"]
+
+
+def test_thousands_of_paths_are_all_read(root: Path) -> None:
+    for i in range(3000):
+        write(root, f"packages/alone/src/{i}.py")
+    write(root, "packages/users-user/src/z.py")
+    commit(root)
+    found = detect(root, "main")
+    assert len(found.packages["alone"]) == 3000
+    assert "users-user" in found.packages
+
+
+def test_a_pyproject_that_cannot_be_read_is_named(root: Path) -> None:
+    write(root, "packages/alone/pyproject.toml", "[project\n")
+    with pytest.raises(AffectedError, match="packages/alone/pyproject.toml: no \\[project\\] with a name"):
+        detect(root, "main")
+
+
+def test_reasons_tell_the_way(root: Path) -> None:
+    write(root, "packages/used/src/code.py", "changed\n")
+    assert detect(root, "main").packages == {
+        "used": ["packages/used/src/code.py changed"],
+        "user": ["needs npu-op-used, which is affected"],
+        "users-user": ["needs npu-op-user, which is affected"],
+    }
+
+
+def test_a_matrix_has_a_job_for_each_package() -> None:
+    assert matrix(Affected({"b": [], "a": []})) == {"include": [{"package": "a"}, {"package": "b"}]}
+    assert matrix(Affected()) == {"include": []}
+
+
+def test_a_matrix_is_never_cut_off() -> None:
+    at_limit = Affected({str(i): [] for i in range(MATRIX_LIMIT)})
+    assert len(matrix(at_limit)["include"]) == MATRIX_LIMIT
+    at_limit.add("one more", "")
+    with pytest.raises(AffectedError, match="split the workflow"):
+        matrix(at_limit)
+
+
+def run(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The script as CI calls it, copied into the repository under test: isolated, so that it can use the standard library alone."""
+    write(root, "ci/affected.py", (ROOT / "ci/affected.py").read_text())
+    write(root, ".git/info/exclude", "ci/affected.py\n")
+    command = [sys.executable, "-I", "-S", "ci/affected.py", "--base", "main", *args]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_the_command_line_gives_names_reasons_json_and_matrix(root: Path) -> None:
+    write(root, "packages/user/src/code.py", "changed\n")
+    write(root, "docs/index.md", "changed\n")
+    assert run(root).stdout == "user\nusers-user\ndocs\n"
+    reasons = {
+        "user": "packages/user/src/code.py changed",
+        "users-user": "needs npu-op-user, which is affected",
+        "docs": "docs/index.md changed",
+    }
+    assert run(root, "--why").stdout == "".join(f"{name}:\n    {reason}\n" for name, reason in reasons.items())
+    answer = json.loads(run(root, "--json").stdout)
+    assert answer == {"packages": ["user", "users-user"], "docs": True, "all": False, "why": detect(root, "main").explained()}
+    assert json.loads(run(root, "--matrix").stdout) == {"include": [{"package": "user"}, {"package": "users-user"}]}
+
+
+def test_the_command_line_fails_with_a_message(root: Path) -> None:
+    write(root, "unknown.txt")
+    failed = run(root, "--json")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr.startswith("affected: no rule says what these paths affect: 'unknown.txt'")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This repository as it lies here, committed anew as the main branch of another one."""
+    target = tmp_path_factory.mktemp("clone")
+    listed = git_in(ROOT)("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    git_in(target)("init", "--initial-branch", "main")
+    commit(target)
+    return target
+
+
+@pytest.fixture
+def on_branch(clone: Path) -> Path:
+    git_in(clone)("checkout", "--force", "-B", "work", "main")
+    return clone
+
+
+def committed(root: Path, paths: Sequence[str]) -> list[str]:
+    for path in paths:
+        write(root, path, "# changed\n")
+    commit(root)
+    return names(root)
+
+
+def test_a_commit_to_geglu_affects_geglu_alone(on_branch: Path) -> None:
+    assert committed(on_branch, ["packages/geglu/src/npu_op_geglu/kernel.py"]) == ["geglu"]
+
+
+def test_the_session_asks_the_script(on_branch: Path) -> None:
+    committed(on_branch, ["packages/geglu/src/npu_op_geglu/kernel.py"])
+    command = [sys.executable, "-m", "nox", "--no-venv", "-s", "affected", "--", "--base", "main", "--why"]
+    done = subprocess.run(command, cwd=on_branch, capture_output=True, text=True, check=True)
+    assert done.stdout == "geglu:\n    packages/geglu/src/npu_op_geglu/kernel.py changed\n"
+
+
+@pytest.mark.parametrize("path", ["runtime/core/src/npu_op_runtime/soc.py", "runtime/lab/src/npu_op_lab/oracle.py", "noxfile.py"])
+def test_a_commit_to_what_all_stand_on_affects_all(on_branch: Path, path: str) -> None:
+    assert committed(on_branch, [path]) == sorted(found.short for found in distributions())
+
+
+def test_every_path_of_the_repository_is_claimed(on_branch: Path) -> None:
+    everything = packages(on_branch)
+    affected(git_in(on_branch)("ls-files", "-z").split("\0")[:-1], everything, everything)
+
+
+def test_the_graph_is_that_of_the_metadata() -> None:
+    assert {package.short for package in packages(ROOT).values()} == {found.short for found in distributions()}
+    for operator in operators():
+        package = packages(ROOT)[operator.folder.relative_to(ROOT).as_posix()]
+        assert set(operator.requirements) <= package.needs

@@ -31,6 +31,8 @@ FAULTS = (
     ("empty", "refuses no rows", "grid must not be empty"),
     ("empty", "gradient of no rows not zeroed", "grad of weight"),
     ("strided", "ignores strides", "output: "),
+    ("strided_vectors", "ignores the stride of a vector", "output: NaN"),
+    ("expanded_gradient", "reads the incoming gradient once", "grad of x: max error"),
     ("gradient_refused", "drops a gradient", "a gradient of x is dropped silently"),
     ("frozen", "needs every gradient", "dweight is None"),
     ("inputs_unchanged", "overwrites an input", r"changed inputs or incoming gradients of shapes \[\(24, 64\)\]"),

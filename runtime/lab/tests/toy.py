@@ -162,6 +162,8 @@ class _Kernels:
             return y
         if fault == "ignores strides":
             x = x.as_strided(x.shape, (x.shape[-1], 1))
+        if fault == "ignores the stride of a vector" and weight is not None:
+            weight = weight.as_strided(weight.shape, (1,))
         if fault == "reads on the host":
             assert x.abs().max().tolist() < 1e30
         if fault == "depends on values":
@@ -196,6 +198,8 @@ class _Kernels:
             return dx, dweight if fault == "gradient of no rows not zeroed" else dweight.zero_()
         if fault == "needs every gradient" and weight is not None and not (need_dx and need_dweight):
             raise RuntimeError("dweight is None")
+        if fault == "reads the incoming gradient once":
+            dy = torch.zeros_like(x).index_copy_(0, torch.tensor([0]), dy[:1]) if dy.stride() == (0, 0) else dy
         xhat = self._normalise(x, eps.item())
         if need_dx:
             rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps.item())

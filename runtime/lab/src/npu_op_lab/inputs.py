@@ -47,6 +47,14 @@ def sliced(tensor: torch.Tensor) -> torch.Tensor:
     return view.copy_(tensor)
 
 
+def spread(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values of a vector as every third of a longer one, with NaN between; any other tensor as it is."""
+    if tensor.dim() != 1 or tensor.numel() == 0:
+        return tensor
+    longer = tensor.new_empty(tensor.numel(), 3).fill_(poison(tensor.dtype))
+    return longer[:, 1].copy_(tensor)
+
+
 def poison(dtype: torch.dtype) -> float | int | bool:
     """What memory that nothing has written holds in a test: NaN, or the most negative integer."""
     if dtype.is_floating_point or dtype.is_complex:

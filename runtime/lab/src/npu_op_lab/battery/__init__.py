@@ -6,7 +6,7 @@ class TestBattery(OperatorBattery):
 
 from __future__ import annotations
 
-from . import graphs, launches, memory, values  # noqa: F401  (each registers its checks)
+from . import graphs, launches, layouts, memory, values  # noqa: F401  (each registers its checks)
 from .check import CHECKS, Check
 from .pytest_class import OperatorBattery
 

@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from npu_op_runtime.spec import DTYPES, Case, OperatorSpec
 
 from ..execution import Mode
-from ..inputs import Inputs, sliced
+from ..inputs import Inputs
 from ..mutants import MUTANTS
 from ..oracle import check as judge
 from ..passes import evaluate, prepared, reference_results, wanted, with_dims
 from .check import check, require
 from .selection import (
-    contiguous_representatives,
     differentiable_representatives,
     first,
     inference_representatives,
@@ -86,12 +85,6 @@ def check_empty(spec: OperatorSpec, case: Case, mode: Mode) -> None:
     for name, tensor in actual.items():
         if name.startswith("grad of") and tensor is not None:
             assert not tensor.any(), f"{name} must be zero without rows"
-
-
-@check(contiguous_representatives, *EXECUTED)
-def check_strided(spec: OperatorSpec, case: Case, mode: Mode) -> None:
-    """Inputs and incoming gradients whose last dimension alone is contiguous give the same results."""
-    require(evaluate(spec, case, mode=mode, layout=sliced))
 
 
 @check(differentiable_representatives, *EXECUTED)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+
+from history import GitError, git
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -82,18 +82,6 @@ class Affected:
         return {name: reasons for name, reasons in sections.items() if reasons}
 
 
-def git(root: Path, *args: str) -> str:
-    """Standard output of git; undecodable bytes of file names survive.
-
-    Raises:
-        AffectedError: git failed, with its own words.
-    """
-    done = subprocess.run(["git", *args], cwd=root, capture_output=True, check=False)
-    if done.returncode:
-        raise AffectedError(f"git {' '.join(args)}: {os.fsdecode(done.stderr).strip()}")
-    return os.fsdecode(done.stdout)
-
-
 def _names(listing: str) -> list[str]:
     return [name for name in listing.split("\0") if name]
 
@@ -108,11 +96,11 @@ def merge_base(root: Path, base: str) -> str:
     advice = "this clone is shallow: run `git fetch --unshallow`, or check out with fetch-depth: 0" if shallow else "fetch it first"
     try:
         commit = git(root, "rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}").strip()
-    except AffectedError:
+    except GitError:
         raise AffectedError(f"base {base!r} is no commit of this clone; {advice}") from None
     try:
         return git(root, "merge-base", commit, "HEAD").strip()
-    except AffectedError:
+    except GitError:
         raise AffectedError(f"HEAD and base {base!r} have no common commit in this clone{f'; {advice}' if shallow else ''}") from None
 
 
@@ -257,7 +245,7 @@ def main() -> int:
         else:
             for name, reasons in found.explained().items():
                 print("\n    ".join([f"{name}:", *reasons]) if options.why else name)
-    except AffectedError as error:
+    except (AffectedError, GitError) as error:
         print(f"affected: {error}", file=sys.stderr)
         return 2
     return 0

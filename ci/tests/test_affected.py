@@ -347,10 +347,12 @@ def test_a_matrix_is_never_cut_off() -> None:
 
 
 def run(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """The script as CI calls it, copied into the repository under test: isolated, so that it can use the standard library alone."""
-    write(root, "ci/affected.py", (ROOT / "ci/affected.py").read_text())
-    write(root, ".git/info/exclude", "ci/affected.py\n")
-    command = [sys.executable, "-I", "-S", "ci/affected.py", "--base", "main", *args]
+    """The script as CI calls it, copied into the repository under test, with the standard library alone."""
+    scripts = ["ci/affected.py", "ci/history.py"]
+    for script in scripts:
+        write(root, script, (ROOT / script).read_text())
+    write(root, ".git/info/exclude", "\n".join([*scripts, "__pycache__/"]))
+    command = [sys.executable, "-E", "-S", "ci/affected.py", "--base", "main", *args]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 

@@ -50,7 +50,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Any) -> Any:
         # Grad mode is on in backward exactly when a graph of it is wanted; tracing for torch.compile turns it on as well.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if not torch.is_grad_enabled():
+            return backward(ctx, *gradients)
+        if not torch.compiler.is_compiling():
             raise NotImplementedError("there is no second derivative (create_graph=True); use implementation='eager' for one")
         with torch.no_grad():
             return backward(ctx, *gradients)

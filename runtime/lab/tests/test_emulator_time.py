@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -105,6 +107,18 @@ def test_a_faster_chip_is_faster() -> None:
 def test_a_run_pays_a_launch_for_each_kernel() -> None:
     run = _double(1 << 20, 8192)
     assert run.seconds == run.kernels[0].seconds + table()["launch_seconds"]
+
+
+@pytest.mark.parametrize("values", (True, False))
+def test_a_launch_that_is_over_holds_no_memory(values: bool) -> None:
+    x = torch.zeros(1 << 14)
+    freed: list[bool] = []
+    weakref.finalize(x.untyped_storage(), freed.append, True)
+    with emulate(values=values) as run:
+        kernels.double[(8,)](x, torch.empty_like(x), 1 << 14, BLOCK=2048)
+        del x
+        assert freed
+    assert run.kernels[0].hbm_in == 4 << 14
 
 
 def test_every_cost_has_its_source() -> None:

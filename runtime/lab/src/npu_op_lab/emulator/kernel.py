@@ -96,6 +96,7 @@ class EmulatedLaunch:
         if checks and values:
             self._look_for_hazards(machine)
         self.findings: list[Finding] = list(machine.findings.values())
+        machine.let_go()
 
     @property
     def name(self) -> str:

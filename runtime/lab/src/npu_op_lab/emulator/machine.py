@@ -84,6 +84,11 @@ class Machine:
         with np.errstate(all="ignore"):
             self.kernel.function(self._bound, self._trips, program, *self._args)
 
+    def let_go(self) -> None:
+        """Drop the tensors, also from what refers to this machine in a circle: a launch that is over holds no memory."""
+        self._args.clear()
+        self.accesses.clear()
+
     def _arguments(self, arguments: list[Any]) -> Iterator[Any]:
         memories: dict[int, Memory] = {}
         types = self.kernel.argument_types

@@ -144,6 +144,7 @@ def emulate(
 
     def on_launch(launch: Launch) -> None:
         emulation.launches.append(EmulatedLaunch(launch, row, values=values, checks=checks))
+        launch.args.clear()  # tensors that the program frees must be free: peak memory is counted
 
     with offline(soc, on_launch), emulation._recorder:
         yield emulation

@@ -1,0 +1,44 @@
+"""The kernel of the rotary embedding of latent attention: all heads of q and those of k in one launch, half and interleaved."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from npu_op_runtime.rotary_tiles import heads_arguments, rotate_heads
+from npu_op_runtime.tiles import my_rows, row_tile
+
+
+@triton.jit
+def _angles(ROWS, left, row_stride, TOKENS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr):
+    """One fp32 number for each pair of TOKENS rows, as (TOKENS, 1, HALF_BLOCK): once for all heads."""
+    lane = tl.arange(0, TOKENS)[:, None]
+    cols = tl.arange(0, HALF_BLOCK)[None, :]
+    mask = (lane < left) & (cols < HALF) if HALF_BLOCK != HALF else lane < left
+    return tl.load(ROWS + (lane * row_stride + cols), mask=mask, other=0.0).to(tl.float32)[:, None, :]
+
+
+@triton.jit(do_not_specialize=heads_arguments("cos", "sin"))
+def rope_qk_mqa_kernel(
+    Q, K, Q_OUT, K_OUT, COS, SIN, batches, tokens, q_batch, q_token, q_head, k_batch, k_token, k_head,
+    q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, cos_batch, cos_token, sin_batch, sin_token,
+    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, TOKENS: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr, PIECES: tl.constexpr,
+    HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, REST: tl.constexpr, REST_BLOCK: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """Moves: read and write q and k, read half a row of cos and of sin per token (again per piece where the heads do not fit at once)."""
+    first, last, trips = my_rows(batches, tokens, TOKENS, ONE_BLOCK)
+    for step in range(trips * PIECES):
+        trip = step // PIECES
+        piece = step - trip * PIECES
+        batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
+        cos = _angles(COS + tl.cast(token, tl.int64) * cos_token, left, cos_token, TOKENS, HALF, HALF_BLOCK)
+        sin = _angles(SIN + tl.cast(token, tl.int64) * sin_token, left, sin_token, TOKENS, HALF, HALF_BLOCK)
+        rotate_heads(
+            Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head, q_out_batch, q_out_token, q_out_head,
+            cos, cos, sin, sin, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip
+        rotate_heads(
+            K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
+            cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip

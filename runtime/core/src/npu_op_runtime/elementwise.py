@@ -13,7 +13,7 @@ from .rows import rows_of
 from .tiling import Buffer, plan_blocks, plan_flat, programs
 
 # Elements that CUDA loads at once, at most; a mask that ends within them would be applied element by element.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 
 
 def launch_elementwise(
@@ -36,11 +36,11 @@ def launch_elementwise(
         return
     target = target_of(first)
     kernels = load_kernels(module, target.backend)
-    if all(tensor.stride() == first.stride() for tensor in (*inputs, *wanted)) and _dense(first):
+    if all(tensor.stride() == first.stride() for tensor in (*inputs, *wanted)) and is_dense(first):
         flat = plan_flat(target, buffers)
         grid = programs(target, -(-first.numel() // flat.block), persistent=False)
         kernel = getattr(kernels, f"{name}_kernel")
-        aligned = first.dim() > 0 and first.shape[-1] % _ALIGNMENT == 0
+        aligned = first.dim() > 0 and first.shape[-1] % ALIGNMENT == 0
         launch(
             kernel, grid, target, first, *inputs, *outputs, first.numel(),
             num_warps=flat.num_warps, BLOCK=flat.block, ALIGNED=aligned, **constants,
@@ -81,7 +81,7 @@ def halves(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return packed.narrow(-1, 0, width), packed.narrow(-1, width, width)
 
 
-def _dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one block of memory, in whatever order of dimensions."""
     if tensor.is_contiguous():
         return True

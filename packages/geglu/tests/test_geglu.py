@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from transformers.models.gemma.modeling_gemma import GemmaConfig, GemmaMLP
 
 from npu_op_geglu import GEGLUMLP, geglu, geglu_packed, geglu_packed_reference, geglu_reference
 from npu_op_geglu.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.inputs import Inputs
+from npu_op_runtime.gated_mlp import WEIGHTS, whole_mlp
+from npu_op_runtime.spec import MODELS
 
 
 class TestBattery(OperatorBattery):
@@ -18,11 +24,22 @@ def test_packed_is_gate_then_up():
 
 
 def test_mlp_is_gemmas():
-    """GemmaMLP, written out: down(act(gate(x)) * up(x)) with gelu_pytorch_tanh, under the same parameter names."""
-    mlp, x = GEGLUMLP(16, 40), torch.randn(3, 16)
-    expected = mlp.down_proj(torch.nn.functional.gelu(mlp.gate_proj(x), approximate="tanh") * mlp.up_proj(x))
-    torch.testing.assert_close(mlp(x), expected)
-    assert set(mlp.state_dict()) == {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
+    """The weights of transformers' GemmaMLP load into ours, and give its outputs and gradients."""
+    theirs = GemmaMLP(GemmaConfig(hidden_size=16, intermediate_size=40, num_attention_heads=2))
+    ours, x = GEGLUMLP(16, 40), torch.randn(3, 16)
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x), theirs(x))
+    gradients = [torch.autograd.grad(mlp(x).square().sum(), mlp.parameters()) for mlp in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_benchmark_of_the_whole_mlp_is_gemmas():
+    case = replace(whole_mlp(SPEC.bench_case(MODELS["llama_2_7b"], 5)), dims={"T": 5, "H": 24, "I": 64}, dtype="float32")
+    inputs = SPEC.make_inputs(case, Inputs())
+    theirs = GemmaMLP(GemmaConfig(hidden_size=24, intermediate_size=64, num_attention_heads=2))
+    theirs.load_state_dict({name.replace("_weight", "_proj.weight"): inputs[name] for name in WEIGHTS})
+    for function in (SPEC.function, SPEC.reference):
+        torch.testing.assert_close(function(**inputs), theirs(inputs["x"]))
 
 
 def test_inplace_backward_reuses_the_buffers():

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.inputs import Inputs
+from npu_op_runtime.gated_mlp import WEIGHTS, whole_mlp
+from npu_op_runtime.spec import MODELS
 from npu_op_swiglu import SwiGLUMLP, swiglu, swiglu_packed, swiglu_packed_reference, swiglu_reference
 from npu_op_swiglu.spec import SPEC
 
@@ -18,11 +24,22 @@ def test_packed_is_gate_then_up():
 
 
 def test_mlp_is_llamas():
-    """LlamaMLP, written out: down(silu(gate(x)) * up(x)), under the same parameter names."""
-    mlp, x = SwiGLUMLP(16, 40), torch.randn(3, 16)
-    expected = mlp.down_proj(torch.nn.functional.silu(mlp.gate_proj(x)) * mlp.up_proj(x))
-    torch.testing.assert_close(mlp(x), expected)
-    assert set(mlp.state_dict()) == {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}
+    """The weights of transformers' LlamaMLP load into ours, and give its outputs and gradients."""
+    theirs = LlamaMLP(LlamaConfig(hidden_size=16, intermediate_size=40, num_attention_heads=2))
+    ours, x = SwiGLUMLP(16, 40), torch.randn(3, 16)
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x), theirs(x))
+    gradients = [torch.autograd.grad(mlp(x).square().sum(), mlp.parameters()) for mlp in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_benchmark_of_the_whole_mlp_is_llamas():
+    case = replace(whole_mlp(SPEC.bench_case(MODELS["llama_3_8b"], 5)), dims={"T": 5, "H": 24, "I": 64}, dtype="float32")
+    inputs = SPEC.make_inputs(case, Inputs())
+    theirs = LlamaMLP(LlamaConfig(hidden_size=24, intermediate_size=64, num_attention_heads=2))
+    theirs.load_state_dict({name.replace("_weight", "_proj.weight"): inputs[name] for name in WEIGHTS})
+    for function in (SPEC.function, SPEC.reference):
+        torch.testing.assert_close(function(**inputs), theirs(inputs["x"]))
 
 
 def test_mlp_scales_both_sides():

@@ -7,16 +7,20 @@ from typing import Any
 
 import torch
 
+from npu_op_runtime.gated_mlp import LAYOUT as MLP
+from npu_op_runtime.gated_mlp import WEIGHTS, call_mlp, mlp_formula, mlp_inputs, mlp_traffic, whole_mlp
 from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
+from .module import SwiGLUMLP
 from .op import swiglu, swiglu_packed
 from .reference import swiglu_packed_reference, swiglu_reference
 
 _SCALED = {"gate_multiplier": 0.75, "down_multiplier": 1.5}
 
 
-def _case(name: str, rows: int, width: int, dtype: str = "bfloat16", **fields: Any) -> Case:
-    return Case(name, {"T": rows, "I": width}, dtype, **fields)
+def _case(name: str, rows: int, width: int, dtype: str = "bfloat16", hidden: int = 0, **fields: Any) -> Case:
+    """hidden: of the MLP around it, which is run with the layout "mlp" only."""
+    return Case(name, {"T": rows, "I": width, "H": hidden}, dtype, **fields)
 
 
 def _cases() -> Iterator[Case]:
@@ -46,37 +50,50 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
         # Wide enough for both tails of silu.
         return rows_in_layout(factory, case.layout, rows, width, dtype=dtype, scale=4.0)
 
+    if case.layout == MLP:
+        return mlp_inputs(case, factory)
     if case.layout == "packed":
         return {"x": factory.randn(rows, 2 * width, dtype=dtype, scale=4.0)}
     return {"gate": one(), "up": one()}
 
 
 def _function(x: torch.Tensor | None = None, *, gate_multiplier: float = 1.0, down_multiplier: float = 1.0, **call: Any) -> torch.Tensor:
+    if x is not None and "gate_weight" in call:
+        return call_mlp(SwiGLUMLP, x, **call)
     call |= {"gate_multiplier": gate_multiplier, "down_multiplier": down_multiplier}
     return swiglu(**call) if x is None else swiglu_packed(x, **call)
 
 
 def _reference(x: torch.Tensor | None = None, *, inplace_backward: bool = False, **call: Any) -> torch.Tensor:
+    if x is not None and "gate_weight" in call:
+        return mlp_formula(swiglu_reference, x, **call)
     return swiglu_reference(**call) if x is None else swiglu_packed_reference(x, **call)
 
 
 def _traffic(case: Case) -> Traffic:
+    if case.layout == MLP:
+        return mlp_traffic(case)
     tensor = case.dims["T"] * case.dims["I"] * case.torch_dtype.itemsize
     return Traffic(forward=3 * tensor, backward=5 * tensor)
 
 
 def _bench_case(model: Model, tokens: int) -> Case:
-    return _case(f"{model.name}-T{tokens}", tokens, model.intermediate_size, tags=frozenset({"bench"}))
+    return _case(f"{model.name}-T{tokens}", tokens, model.intermediate_size, hidden=model.hidden_size, tags=frozenset({"bench"}))
 
 
-def _liger(gate: torch.Tensor, up: torch.Tensor, *, gate_multiplier: float = 1.0, down_multiplier: float = 1.0) -> torch.Tensor:
+def _liger(x: torch.Tensor | None = None, *, gate_multiplier: float = 1.0, down_multiplier: float = 1.0, **call: Any) -> torch.Tensor:
     from liger_kernel.ops import LigerSiLUMulFunction
 
-    return LigerSiLUMulFunction.apply(gate, up, gate_multiplier, down_multiplier)
+    def activation(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return LigerSiLUMulFunction.apply(gate, up, gate_multiplier, down_multiplier)
+
+    return activation(**call) if x is None else mlp_formula(activation, x, **call)
 
 
-def _vendor(x: torch.Tensor, **options: Any) -> torch.Tensor:
-    return swiglu_packed(x, implementation="vendor", **options)
+def _vendor(x: torch.Tensor, **call: Any) -> torch.Tensor:
+    if "gate_weight" in call:
+        raise NotImplementedError("torch_npu.npu_swiglu takes gate | up in one tensor, the MLP of Llama has two projections")
+    return swiglu_packed(x, implementation="vendor", **call)
 
 
 SPEC = OperatorSpec(
@@ -85,9 +102,10 @@ SPEC = OperatorSpec(
     make_inputs=_make_inputs,
     function=_function,
     reference=_reference,
-    differentiable=("gate", "up", "x"),
+    differentiable=("gate", "up", "x", *WEIGHTS),
     traffic=_traffic,
     bench_case=_bench_case,
+    bench_variants={"swiglu": lambda case: case, "swiglu_mlp": whole_mlp},
     peers={"liger": _liger, "vendor": _vendor},
     free_dims={"I": range(1, 20000)},
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from npu_op_runtime.device import Target
 from npu_op_runtime.soc import SOCS
-from npu_op_runtime.tiling import MAX_GRID, UB_BLOCK_BYTES, Buffer, plan_blocks, plan_flat, plan_rows, programs
+from npu_op_runtime.tiling import MAX_GRID, UB_BLOCK_BYTES, Buffer, plan_blocks, plan_flat, plan_rows, plan_tall, programs
 
 NPU_TARGETS = [Target("npu", soc.vector_cores, soc.ub_bytes) for soc in SOCS.values()]
 targets = st.sampled_from(NPU_TARGETS)
@@ -41,6 +41,23 @@ def test_row_plans_fit_ub_double_buffered_in_whole_blocks(target, n_cols, reside
         assert width - n_cols < UB_BLOCK_BYTES // itemsize
     # A one-row tile reduces to a scalar; folding is what makes it a vector again.
     assert plan.rows >= 2 or plan.fold >= 2
+
+
+@given(target=targets, n_cols=widths, buffers=row_buffers)
+def test_tall_plans_fit_ub_in_whole_lines_and_their_rows_l2(target, n_cols, buffers):
+    plan = plan_tall(target, n_cols, buffers)
+    assert used(plan.rows, plan.cols, buffers) <= target.ub_bytes
+    assert plan.rows >= 2
+    assert plan.cols * min(buffer.itemsize for buffer in buffers) % 512 == 0
+    streamed = sum(buffer.itemsize for buffer in buffers if buffer.streamed)
+    assert plan.rows == 2 or plan.rows * n_cols * streamed <= 1 << 20
+
+
+@pytest.mark.parametrize("n_cols", (16384, 65536, 131072))
+def test_column_tiles_divide_the_row_into_whole_lines_where_they_can(n_cols):
+    plan = plan_rows(NPU_TARGETS[0], n_cols, (*stream(2, 2), Buffer(4)), (*stream(2, 2), Buffer(4), Buffer(4)))
+    assert n_cols % plan.cols == 0
+    assert plan.cols * 2 % 512 == 0
 
 
 @given(target=targets, n_cols=widths, itemsize=itemsizes)
@@ -100,6 +117,8 @@ def test_cuda_takes_powers_of_two():
         assert plan.cols & (plan.cols - 1) == 0
         assert plan.rows & (plan.rows - 1) == 0
         assert plan.resident == (n_cols <= 16384)
+        tall = plan_tall(target, n_cols, (Buffer(2),))
+        assert tall.rows & (tall.rows - 1) == tall.cols & (tall.cols - 1) == 0
     assert programs(target, 10**6, persistent=False) == 10**6
     assert programs(target, 10**6, persistent=True) == 264
 
@@ -107,8 +126,12 @@ def test_cuda_takes_powers_of_two():
 def test_width_below_one_is_refused():
     with pytest.raises(ValueError, match=r"n_cols must be at least 1 \(got 0\)"):
         plan_rows(NPU_TARGETS[0], 0, (Buffer(2),), (Buffer(2),))
+    with pytest.raises(ValueError, match=r"n_cols must be at least 1 \(got 0\)"):
+        plan_tall(NPU_TARGETS[0], 0, stream(2, 1))
 
 
 def test_a_row_that_cannot_be_tiled_is_refused():
     with pytest.raises(ValueError, match="no tile of 4096 columns fits the UB of 64 bytes"):
         plan_rows(Target("npu", 40, 64), 4096, (Buffer(4),), (Buffer(4),))
+    with pytest.raises(ValueError, match="no tile of 256 columns fits the UB of 64 bytes"):
+        plan_tall(Target("npu", 40, 64), 4096, stream(4, 1))

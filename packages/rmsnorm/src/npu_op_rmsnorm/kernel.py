@@ -162,7 +162,7 @@ def rms_norm_backward_kernel(
 ):  # fmt: skip
     """Whole rows resident. Moves: read x and dy, write dx, one fp32 row of partial dweight per program.
 
-    With xhat = x * rstd and g = dy * weight: dx = (g - xhat * mean(g * xhat)) * rstd, dweight = sum over rows of dy * xhat.
+    With s = dy * rstd: dweight = sum over rows of s * x, dx = s * weight - x * rstd^2 * mean(s * x * weight).
     """
     if DENSE:
         x_row = n_cols
@@ -197,8 +197,8 @@ def rms_norm_backward_kernel(
             rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-        xhat = x * rstd
-        product = dy * xhat
+        scaled = dy * rstd
+        product = scaled * x
         if NEED_DWEIGHT:
             if FOLD > 1:
                 dweight += product
@@ -208,9 +208,9 @@ def rms_norm_backward_kernel(
             dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
             if HAS_WEIGHT:
                 product = product * weight
-                dy = dy * weight
-            mean = row_sum(product, FOLD) * (1.0 / n_cols)
-            dx = ((dy - xhat * mean[:, None]) * rstd).to(DX.dtype.element_ty)
+                scaled = scaled * weight
+            slope = (row_sum(product, FOLD) * (1.0 / n_cols))[:, None] * rstd * rstd
+            dx = (scaled - x * slope).to(DX.dtype.element_ty)
             if FOLD > 1:
                 tl.store(dx_base + piece, dx)
             else:
@@ -223,29 +223,21 @@ def rms_norm_backward_kernel(
             tl.store(dweight_base + cols, dweight, mask=inside)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "outer",
-        "middle",
-        "inner",
-        "x_outer",
-        "x_middle",
-        "dy_outer",
-        "dy_middle",
-        "dx_outer",
-        "dx_middle",
-        "rstd_outer",
-        "rstd_middle",
-    ]
-)
-def rms_norm_backward_wide_dx_kernel(
-    X, WEIGHT, DY, RSTD, DX, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "rstd"))
+def rms_norm_backward_wide_kernel(
+    X, WEIGHT, DY, RSTD, DX, DWEIGHT, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
     dx_outer, dx_middle, dx_row, rstd_outer, rstd_middle, rstd_row, offset,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, BARRIER: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """dx of rows wider than UB, in column tiles. Moves: read x and dy twice (the second time from L2), write dx."""
+    """Rows wider than UB: each tile of rows is walked twice in column tiles, first for its means, then for its gradients.
+
+    Moves: read x and dy twice (the second time from L2), write dx; partial dweight stays in GM, or rather in L2, and is read and
+    written once per tile of rows.
+    """
     lane = tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
+    dweight_base = DWEIGHT + tl.program_id(0) * n_cols
     first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
@@ -253,60 +245,36 @@ def rms_norm_backward_wide_dx_kernel(
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
         dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
         dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
-        rstd = tl.load(
-            row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK) + lane * rstd_row, mask=exists, other=0.0
-        )[:, None]
-        products = tl.zeros((ROWS, COLS), tl.float32)
+        rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
+        rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
+        if NEED_DX:
+            products = tl.zeros((ROWS, COLS), tl.float32)
+            for start in range(0, n_cols, COLS):
+                inside = start + cols < n_cols
+                mask = exists[:, None] & inside[None, :]
+                x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+                dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+                weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
+                if HAS_WEIGHT:
+                    dy = dy * weight[None, :]
+                products += x * dy
+            slope = (tl.sum(products, axis=1) * (1.0 / n_cols))[:, None] * rstd * rstd * rstd
+        if BARRIER:
+            # CUDA: partial sums of the tile of rows before may have been stored by another thread.
+            tl.debug_barrier()
+        # Nothing has been stored before the first trip.
+        stored = tl.minimum(trip, 1) * n_cols
         for start in range(0, n_cols, COLS):
             inside = start + cols < n_cols
             mask = exists[:, None] & inside[None, :]
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
-            if HAS_WEIGHT:
-                dy = dy * weight[None, :]
-            products += x * dy
-        # rstd once for xhat inside the mean and once for xhat outside of it.
-        mean = (tl.sum(products, axis=1) * (1.0 / n_cols))[:, None] * rstd * rstd
-        for start in range(0, n_cols, COLS):
-            inside = start + cols < n_cols
-            mask = exists[:, None] & inside[None, :]
-            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
-            if HAS_WEIGHT:
-                dy = dy * weight[None, :]
-            dx = (dy - x * mean) * rstd
-            tl.store(dx_base + (start + cols)[None, :], dx.to(DX.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=row_arguments("x", "dy", "rstd"))
-def rms_norm_backward_wide_dweight_kernel(
-    X, DY, RSTD, DWEIGHT, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row, rstd_outer, rstd_middle, rstd_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Partial dweight of rows wider than UB: each program walks its rows once per column tile, holding that tile's sum.
-
-    Moves: read x and dy once, one fp32 row of partial dweight per program.
-    """
-    lane = tl.arange(0, ROWS)
-    cols = tl.arange(0, COLS)
-    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
-    for start in range(0, n_cols, COLS):
-        inside = start + cols < n_cols
-        dweight = tl.zeros((COLS,), tl.float32)
-        for trip in range(trips):
-            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
-            exists = lane < remaining
-            mask = exists[:, None] & inside[None, :]
-            x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
-            dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
-            rstd = tl.load(
-                row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK) + lane * rstd_row,
-                mask=exists,
-                other=0.0,
-            )[:, None]
-            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            dweight += tl.sum(dy * (x * rstd), axis=0)
-        tl.store(DWEIGHT + tl.program_id(0) * n_cols + start + cols, dweight, mask=inside)
+            scaled = dy * rstd
+            if NEED_DWEIGHT:
+                dweight = tl.load(dweight_base + start + cols, mask=start + cols < stored, other=0.0)
+                tl.store(dweight_base + start + cols, dweight + tl.sum(scaled * x, axis=0), mask=inside)
+            if NEED_DX:
+                weight = _load_weight(WEIGHT, start + cols, inside, offset, tl.float32, "llama", HAS_WEIGHT, True)
+                if HAS_WEIGHT:
+                    scaled = scaled * weight[None, :]
+                tl.store(dx_base + (start + cols)[None, :], (scaled - x * slope).to(DX.dtype.element_ty), mask=mask)

@@ -15,7 +15,7 @@ from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import Rows, rows_of
-from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, plan_tall, programs
 
 from .reference import rms_norm_reference
 from .vendor import rms_norm_vendor
@@ -111,7 +111,10 @@ def _forward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: i
 def _backward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: int) -> RowPlan:
     stream = Buffer(itemsize, streamed=True)
     resident = (stream,) * 3 + (Buffer(4), Buffer(4), *_weight_buffers(weight_itemsize), Buffer(4, "columns"), Buffer(4, "columns"))
-    return plan_rows(target, n_cols, resident, _column_tile_buffers(3, itemsize))
+    plan = plan_rows(target, n_cols, resident, _column_tile_buffers(3, itemsize))
+    # The columns' share: weight and partial sum come and go as streams, and are computed with.
+    wide = (*(stream,) * 3, *(Buffer(4),) * 3, *(Buffer(4, "columns"),) * 6, Buffer(UB_BLOCK_BYTES, "rows", streamed=True))
+    return plan if plan.resident else plan_tall(target, n_cols, wide)
 
 
 def _weight_buffers(weight_itemsize: int) -> tuple[Buffer, ...]:
@@ -214,22 +217,15 @@ def _backward_wide(
     target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
     offset: float, need_dx: bool, need_dweight: bool,
 ) -> None:  # fmt: skip
-    kernels = load_kernels(_KERNELS, target.backend)
     x, dy, rstd = rows.tensors[:3]
     dx = rows.tensors[3] if need_dx else None
     (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0, 0))[:4]
-    tile = {"num_warps": plan.num_warps, "n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    if need_dx:
-        launch(
-            kernels.rms_norm_backward_wide_dx_kernel, grid, target, x,
-            x, weight, dy, rstd, dx, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
-            HAS_WEIGHT=weight is not None, **tile,
-        )  # fmt: skip
-    if need_dweight:
-        launch(
-            kernels.rms_norm_backward_wide_dweight_kernel, grid, target, x,
-            x, dy, rstd, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *rstd_strides, **tile,
-        )  # fmt: skip
+    launch(
+        load_kernels(_KERNELS, target.backend).rms_norm_backward_wide_kernel, grid, target, x,
+        x, weight, dy, rstd, dx, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, ONE_BLOCK=rows.blocks == 1,
+        BARRIER=target.backend == "cuda", HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
+    )  # fmt: skip
 
 
 def _backward_reference(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight):

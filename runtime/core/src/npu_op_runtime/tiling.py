@@ -32,6 +32,13 @@ _UB_BANK_BYTES = 512
 _BANK_PERIOD = _UB_BANK_BYTES // 4
 _BANK_SHIFT = _BANK_PERIOD // 2
 
+# GM is read in lines of 512 bytes: a piece of a row that starts within one touches one line more (profiled for asc-devkit's data_copy).
+_LINE_BYTES = 512
+
+# Tall tiles: two lines a row hide the cost of a row's start, and a core's rows stay within half of its share of the smallest L2 (96 MiB).
+_TALL_LINES = 2
+_TALL_L2_BYTES = 1 << 20
+
 # Rows of a tile: with more, vectors of one value per row outgrow the tile of a narrow row.
 _MAX_TILE_ROWS = 256
 
@@ -39,6 +46,7 @@ _MAX_TILE_ROWS = 256
 _CUDA_ELEMENTS_PER_THREAD = 16
 _CUDA_MAX_RESIDENT_COLS = 16384
 _CUDA_TILE_ELEMENTS = 4096
+_CUDA_TALL_ROWS = 8
 
 
 class Buffer(NamedTuple):
@@ -121,6 +129,45 @@ def plan_rows(
 
 
 @functools.cache
+def plan_columns(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
+    """Tile of a kernel that walks rows of any width in tiles of columns, at least two rows at a time on the NPU (a vocabulary).
+
+    Raises:
+        ValueError: `n_cols` below 1, or not even the smallest tile fits.
+    """
+    if n_cols < 1:
+        raise ValueError(f"n_cols must be at least 1 (got {n_cols})")
+    if target.backend == "cuda":
+        return _cuda_rows(n_cols)
+    return _column_tiles(target, n_cols, UB_BLOCK_BYTES // min(buffer.itemsize for buffer in buffers), buffers, fewest=1)
+
+
+@functools.cache
+def plan_tall(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
+    """Tile of many rows and few columns, for a kernel that walks the same rows twice in column tiles and sums over rows as it goes.
+
+    The second walk reads from L2, as long as the rows of a tile are few enough to stay there; partial sums in GM are touched once per
+    tile of rows, hence many rows. Meant for gradients of rows wider than UB: a handful of rows fills such a tile badly.
+
+    Raises:
+        ValueError: `n_cols` below 1, or not even the smallest tile fits.
+    """
+    if n_cols < 1:
+        raise ValueError(f"n_cols must be at least 1 (got {n_cols})")
+    if target.backend == "cuda":
+        return RowPlan(_CUDA_TALL_ROWS, 1, _CUDA_TILE_ELEMENTS // _CUDA_TALL_ROWS, resident=False)
+    line = _LINE_BYTES // min(buffer.itemsize for buffer in buffers)
+    cols = _TALL_LINES * line
+    streamed = sum(buffer.itemsize for buffer in buffers if buffer.extent == "tile" and buffer.streamed)
+    rows = min(_rows_that_fit(target, cols, buffers), max(2, _TALL_L2_BYTES // (n_cols * streamed)))
+    if rows < 2:
+        raise ValueError(f"no tile of {cols} columns fits the UB of {target.ub_bytes} bytes")
+    while _fits(target, rows, cols + line, buffers) and cols < n_cols:
+        cols += line
+    return RowPlan(rows, 1, cols, resident=False)
+
+
+@functools.cache
 def plan_flat(target: Target, buffers: tuple[Buffer, ...]) -> FlatPlan:
     """Block of an element-wise kernel over contiguous memory with these buffers, all of extent "tile"."""
     if target.backend == "cuda":
@@ -172,11 +219,15 @@ def _rows_that_fit(target: Target, cols: int, buffers: tuple[Buffer, ...]) -> in
     return rows if _fits(target, rows, cols, buffers) else 0
 
 
-def _column_tiles(target: Target, n_cols: int, granule: int, buffers: tuple[Buffer, ...]) -> RowPlan:
+def _column_tiles(target: Target, n_cols: int, granule: int, buffers: tuple[Buffer, ...], fewest: int = 2) -> RowPlan:
+    line = _LINE_BYTES // UB_BLOCK_BYTES * granule
     # Two rows keep reductions vectors; then the widest tile, split evenly so that the last one is not a sliver.
-    for pieces in range(2, n_cols // granule + 2):
+    for pieces in range(fewest, n_cols // granule + 2):
         cols = _round_up(-(-n_cols // pieces), granule)
         if _fits(target, 2, cols, buffers):
+            # Up to twice as many pieces, if they are whole lines and leave no rest: no masks, and no line read twice.
+            exact = [count for count in range(pieces, 2 * pieces + 1) if n_cols % (count * line) == 0]
+            cols = n_cols // exact[0] if exact else cols
             return RowPlan(_rows_that_fit(target, cols, buffers), 1, cols, resident=False)
     raise ValueError(f"no tile of {n_cols} columns fits the UB of {target.ub_bytes} bytes")
 

@@ -145,7 +145,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     sources = {found.short: str(found.source) for found in distributions()}
     run(session, "ascend", "mypy", "--strict", sources.pop("runtime"))
-    run(session, "ascend", "mypy", *sources.values(), "noxfile.py", *map(str, Path("ci").glob("*.py")))
+    run(session, "ascend", "mypy", *sources.values(), "noxfile.py", "ci/releasing", *map(str, Path("ci").glob("*.py")))
 
 
 @nox.session(reuse_venv=True)
@@ -195,6 +195,14 @@ def register_build(distribution: Distribution) -> None:
     nox.session(name=name, python="3.11", requires=["prepare-ascend"], tags=tags)(session_build)
 
 
+def register_release(distribution: Distribution) -> None:
+    short = distribution.short
+
+    @shared(f"release-{short}", f"Release {distribution.name}: `-- minor` tries everything, `-- minor --execute` also tags.", "ascend")
+    def release(session: nox.Session) -> None:
+        run(session, "ascend", "python", "ci/release.py", "prepare", short, *session.posargs)
+
+
 def register_test(distribution: Distribution) -> None:
     short, folder = distribution.short, str(distribution.folder)
     on_device = distribution in operators()
@@ -224,6 +232,7 @@ def register_lab(operator: Distribution) -> None:
 # Sessions with the tag <op> are what CI runs when <op> is affected.
 for _distribution in distributions():
     register_build(_distribution)
+    register_release(_distribution)
     register_test(_distribution)
 for _operator in operators():
     register_lab(_operator)

@@ -53,7 +53,8 @@ def problems(archive: Path, files: Mapping[str, bytes]) -> Iterator[str]:
     metadata = message_from_bytes(files.get(metadata_file, b""))
     if metadata["Version"] != distribution.version or metadata["License-Expression"] != "Apache-2.0":
         yield f"{metadata_file} must say version {distribution.version} and licence Apache-2.0"
-    if metadata.get_payload() != (distribution.folder / "README.md").read_text():
+    # The bytes: undecoded, the email parser replaces what is not ASCII.
+    if metadata.get_payload(decode=True) != (distribution.folder / "README.md").read_bytes():
         yield f"{metadata_file} must carry the README"
     required = _normalised(Requirement(line) for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line)
     declared = _normalised(distribution.requirements.values())

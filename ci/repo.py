@@ -47,12 +47,17 @@ class Distribution:
         return self.folder / "src" / self.module
 
     @property
+    def about(self) -> Path:
+        """The file that holds the version."""
+        return self.source / "__about__.py"
+
+    @property
     def version(self) -> str:
         """`__version__` of `__about__.py`."""
-        for node in ast.parse((self.source / "__about__.py").read_text()).body:
+        for node in ast.parse(self.about.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
                 return str(ast.literal_eval(node.value))
-        raise ValueError(f"{self.source / '__about__.py'} must assign __version__")
+        raise ValueError(f"{self.about} must assign __version__")
 
     @property
     def requirements(self) -> dict[str, Requirement]:

@@ -7,31 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from affected import MATRIX_LIMIT, Affected, AffectedError, affected, changed, detect, matrix, merge_base, packages
 from repo import ROOT, distributions, operators
+from repositories import commit, copy_of_the_repository, git_in, write
 
 EVERYTHING = ["alone", "lab", "runtime", "user", "users-user", "used"]
-
-Git = Callable[..., str]
-
-
-def git_in(folder: Path) -> Git:
-    def git(*args: str) -> str:
-        identity = {f"GIT_{who}_{what}": "test@test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-        return subprocess.run(["git", *args], cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
-
-    return git
-
-
-def write(root: Path, name: str, text: str = "text\n") -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text(text)
 
 
 def package(root: Path, folder: str, name: str, *needs: str, extra: str = "") -> None:
@@ -61,11 +46,6 @@ def root(tmp_path: Path) -> Path:
     commit(root)
     git("checkout", "-b", "work")
     return root
-
-
-def commit(root: Path) -> None:
-    git_in(root)("add", "--all")
-    git_in(root)("commit", "--message", "a change")
 
 
 def names(root: Path, base: str = "main") -> list[str]:
@@ -380,16 +360,7 @@ def test_the_command_line_fails_with_a_message(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This repository as it lies here, committed anew as the main branch of another one."""
-    target = tmp_path_factory.mktemp("clone")
-    listed = git_in(ROOT)("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    for name in filter(None, listed):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
-    git_in(target)("init", "--initial-branch", "main")
-    commit(target)
-    return target
+    return copy_of_the_repository(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture

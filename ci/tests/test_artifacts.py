@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from artifacts import contents, problems
+from releasing.build import build
 from repo import distributions
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The runtime's wheel and sdist, built by its own back end without an isolated environment."""
+    """The runtime's wheel and sdist."""
     runtime = next(found for found in distributions() if found.name == "npu-op-runtime")
-    target = tmp_path_factory.mktemp("dist")
-    # A build must not depend on who runs it: no settings of the user, no site of the tests.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HATCH", "PYTHON"))}
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(target)], cwd=runtime.folder, env=environment, check=True)
-    return {path.suffix: path for path in target.iterdir()}
+    return {path.suffix: path for path in build(runtime, tmp_path_factory.mktemp("dist"))}
 
 
 @pytest.fixture(params=[".whl", ".gz"])
@@ -31,6 +25,16 @@ def archive(request: pytest.FixtureRequest, archives: dict[str, Path]) -> Path:
 
 def test_the_runtime_is_packed_as_it_should_be(archive: Path) -> None:
     assert list(problems(archive, contents(archive))) == []
+
+
+def test_a_readme_beyond_ascii_is_compared_as_it_is(tmp_path: Path) -> None:
+    geglu = next(found for found in distributions() if found.short == "geglu")
+    assert not (geglu.folder / "README.md").read_text().isascii()
+    for path in build(geglu, tmp_path):
+        files = contents(path)
+        assert list(problems(path, files)) == []
+        changed = {name: data.replace("×".encode(), "÷".encode()) for name, data in files.items()}
+        assert any("must carry the README" in problem for problem in problems(path, changed))
 
 
 @pytest.mark.parametrize("ending", ["LICENSE", "py.typed", "soc.py"])

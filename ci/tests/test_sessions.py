@@ -27,7 +27,7 @@ def listed(*selection: str) -> list[tuple[str, str, str]]:
 def test_every_operator_has_its_sessions(sessions: dict[str, str]) -> None:
     kinds = ("test", "bench", "compile", "emulate", "tolerance", "build")
     assert {f"{kind}-{operator.short}" for kind in kinds for operator in operators()} <= set(sessions)
-    assert {f"{kind}-{found.short}" for kind in ("build", "test") for found in distributions()} <= set(sessions)
+    assert {f"{kind}-{found.short}" for kind in ("build", "release", "test") for found in distributions()} <= set(sessions)
 
 
 def test_the_tag_of_an_operator_selects_what_ci_runs_for_it() -> None:

@@ -114,6 +114,13 @@ def wrap_64(X, Y, HASHED, BLOCK: tl.constexpr):
     tl.store(HASHED + tl.program_id(0), (seed * 6364136223846793005 + 1442695040888963407) >> 33)
 
 
+@triton.jit
+def narrow_64(X, Y, BLOCK: tl.constexpr):
+    """64-bit integers in 32 bits."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + at, tl.load(X + at).to(tl.int32))
+
+
 @triton.jit(do_not_specialize=["n"])
 def stride_2_to_3(X, Y, n, BLOCK: tl.constexpr):
     """Every second element of X to every third of Y."""

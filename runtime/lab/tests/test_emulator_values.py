@@ -188,6 +188,15 @@ def test_64_bit_integers_wrap() -> None:
     assert run.findings == []
 
 
+def test_integers_that_do_not_fit_32_bits_wrap() -> None:
+    x = torch.tensor([-100, 2**31 - 1, 2**31, -(2**31) - 1, 2**40 + 5] + [7] * 59)
+    y = torch.empty(64, dtype=torch.int32)
+    with emulate() as run:
+        kernels.narrow_64[(1,)](x, y, BLOCK=64)
+    assert torch.equal(y, x.to(torch.int32))
+    assert run.findings == []
+
+
 @pytest.mark.parametrize("n", [8, 100])
 def test_a_strided_load_that_is_stored_strided(n: int) -> None:
     x, y = torch.arange(256.0), torch.full((384,), -1.0)

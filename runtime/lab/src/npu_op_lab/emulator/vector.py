@@ -161,8 +161,8 @@ def _cast(op: Op) -> Callable[[tuple[Any, ...]], None]:
         return lambda args: _write(args[1], to_float(_read(args[0]), target, mode))
     if source in FLOATS:
         return lambda args: _write(args[1], to_int(_read(args[0]), target, mode))
-    if source != "i1" and NUMPY[source].itemsize > NUMPY[target].itemsize:
-        raise _uncovered(op, f"{source} -> {target}")
+    if source != "i1" and NUMPY[source].itemsize > NUMPY[target].itemsize and mode != "truncwithoverflow":
+        raise _uncovered(op, f"{source} -> {target}, {mode}")
     return lambda args: _write(args[1], _read(args[0]).astype(NUMPY[target]))
 
 

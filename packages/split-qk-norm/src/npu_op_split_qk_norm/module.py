@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from npu_op_runtime.checks import require_width
+from npu_op_runtime.norms import norm_parameters
 
 from .op import fused_split_qk_norm
 
@@ -26,28 +25,16 @@ class SplitQKNorm(torch.nn.Module):
     def __init__(self, q_norm: torch.nn.Module, kv_norm: torch.nn.Module, qk_rope_dim: int) -> None:
         super().__init__()
         require_width("qk_rope_dim", qk_rope_dim, least=0)
+        norm_parameters("q_norm", q_norm)
+        norm_parameters("kv_norm", kv_norm)
         self.q_norm = q_norm
         self.kv_norm = kv_norm
         self.qk_rope_dim = qk_rope_dim
-        self._parameters_of("q_norm")
-        self._parameters_of("kv_norm")
 
     def forward(self, fused_qkv_a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        q_weight, q_bias, q_eps = self._parameters_of("q_norm")
-        kv_weight, kv_bias, kv_eps = self._parameters_of("kv_norm")
+        q_weight, q_bias, q_eps = norm_parameters("q_norm", self.q_norm)
+        kv_weight, kv_bias, kv_eps = norm_parameters("kv_norm", self.kv_norm)
         return fused_split_qk_norm(
             fused_qkv_a, q_weight, kv_weight, q_lora_rank=q_weight.shape[0], kv_lora_rank=kv_weight.shape[0],
             qk_rope_dim=self.qk_rope_dim, q_eps=q_eps, kv_eps=kv_eps, q_bias=q_bias, kv_bias=kv_bias,
         )  # fmt: skip
-
-    def _parameters_of(self, argument: str) -> tuple[torch.Tensor, torch.Tensor | None, float]:
-        """Weight, bias and eps of a norm, as they are now."""
-        norm: Any = getattr(self, argument)
-        weight = getattr(norm, "weight", None)
-        if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
-            raise TypeError(f"{argument} must have a weight of one dimension (got {norm})")
-        for name in ("variance_epsilon", "eps"):
-            eps = getattr(norm, name, None)
-            if isinstance(eps, float):
-                return weight, getattr(norm, "bias", None), eps
-        raise TypeError(f"{argument} must have a float variance_epsilon or eps (got {norm})")

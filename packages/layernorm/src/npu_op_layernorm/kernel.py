@@ -141,10 +141,11 @@ def layer_norm_forward_wide_kernel(
         shift = tl.sum(total, axis=1) * (1.0 / n_cols)
         variance = tl.sum(squares, axis=1) * (1.0 / n_cols) - shift * shift
         rstd = 1.0 / tl.sqrt(variance + eps)
+        mean = pivot + shift
         if SAVE:
             mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
             rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-            tl.store(mean_base + lane * stat_row, pivot + shift, mask=exists)
+            tl.store(mean_base + lane * stat_row, mean, mask=exists)
             tl.store(rstd_base + lane * stat_row, rstd, mask=exists)
         for start in range(0, n_cols, COLS):
             inside = (start + cols < n_cols)[None, :]
@@ -152,7 +153,12 @@ def layer_norm_forward_wide_kernel(
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
             bias = _parameter(BIAS, (start + cols)[None, :], inside, HAS_BIAS, True)
-            y = _affine((x - pivot[:, None] - shift[:, None]) * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS)
+            if X.dtype.element_ty == tl.float32:
+                # Of a mean far above the deviations the sum of both has lost digits.
+                x = x - pivot[:, None] - shift[:, None]
+            else:
+                x = x - mean[:, None]
+            y = _affine(x * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS)
             tl.store(y_base + (start + cols)[None, :], y.to(Y.dtype.element_ty), mask=mask)
 
 
@@ -165,8 +171,8 @@ def layer_norm_backward_kernel(
 ):  # fmt: skip
     """Whole rows resident. Moves: read x and dy, write dx, one fp32 row of partial dweight and dbias each per program.
 
-    With xhat = (x - mean) * rstd and g = dy * weight: dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd,
-    dweight = sum over rows of dy * xhat, dbias = sum over rows of dy.
+    With c = x - mean, s = dy * rstd and g = s * weight: dx = g - mean(g) - c * rstd^2 * mean(g * c),
+    dweight = sum over rows of s * c, dbias = sum over rows of dy.
     """
     if DENSE:
         x_row = n_cols
@@ -206,26 +212,27 @@ def layer_norm_backward_kernel(
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         # Columns and rows behind the mask need no care: their dy is 0, and so is every product with it.
-        xhat = (x - mean) * rstd
-        product = dy * xhat
-        if NEED_DWEIGHT:
-            if FOLD > 1:
-                dweight += product
-            else:
-                dweight += tl.sum(product, axis=0)
         if NEED_DBIAS:
             if FOLD > 1:
                 dbias += dy
             else:
                 dbias += tl.sum(dy, axis=0)
+        centred = x - mean
+        scaled = dy * rstd
+        product = scaled * centred
+        if NEED_DWEIGHT:
+            if FOLD > 1:
+                dweight += product
+            else:
+                dweight += tl.sum(product, axis=0)
         if NEED_DX:
             dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
             if HAS_WEIGHT:
                 product = product * weight
-                dy = dy * weight
-            slope = row_sum(product, FOLD) * (1.0 / n_cols)
-            level = row_sum(dy, FOLD) * (1.0 / n_cols)
-            dx = ((dy - xhat * slope[:, None] - level[:, None]) * rstd).to(DX.dtype.element_ty)
+                scaled = scaled * weight
+            slope = (row_sum(product, FOLD) * (1.0 / n_cols))[:, None] * rstd * rstd
+            level = (row_sum(scaled, FOLD) * (1.0 / n_cols))[:, None]
+            dx = (scaled - centred * slope - level).to(DX.dtype.element_ty)
             if FOLD > 1:
                 tl.store(dx_base + piece, dx)
             else:
@@ -243,91 +250,76 @@ def layer_norm_backward_kernel(
             tl.store(dbias_base + cols, dbias, mask=cols < n_cols)
 
 
-@triton.jit(do_not_specialize=row_arguments("x", "dy", "stat"))
-def layer_norm_backward_wide_means_kernel(
-    X, WEIGHT, DY, MEAN, RSTD, SLOPE, LEVEL, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
-    stat_outer, stat_middle, stat_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "stat"))
+def layer_norm_backward_wide_kernel(
+    X, WEIGHT, DY, MEAN, RSTD, DX, PARTIALS, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
+    dx_outer, dx_middle, dx_row, stat_outer, stat_middle, stat_row,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, BARRIER: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr,
 ):  # fmt: skip
-    """mean(g * xhat) and mean(g) of rows wider than UB, in column tiles. Moves: read x and dy, 16 bytes per row."""
+    """Rows wider than UB: each tile of rows is walked twice in column tiles, first for its means, then for its gradients.
+
+    Moves: read x and dy twice (the second time from L2), write dx; partial dweight and dbias stay in GM, or rather in L2, and are
+    read and written once per tile of rows.
+    """
     lane = tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
+    EXACT: tl.constexpr = X.dtype.element_ty == tl.float32
+    dweight_base, dbias_base = _partials(PARTIALS, n_cols, NEED_DWEIGHT, NEED_DBIAS)
     first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         exists = lane < remaining
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
         dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
+        dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
         mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
         rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-        mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)
-        rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)
-        slope = tl.zeros((ROWS,), tl.float32)
-        level = tl.zeros((ROWS,), tl.float32)
-        for start in range(0, n_cols, COLS):
-            inside = (start + cols < n_cols)[None, :]
-            mask = exists[:, None] & inside
-            x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
-            weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
-            if HAS_WEIGHT:
-                dy = dy * weight
-            level += tl.sum(dy, axis=1)
-            slope += tl.sum(dy * (x - mean[:, None]), axis=1)
-        slope_base = row_address(SLOPE, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-        level_base = row_address(LEVEL, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-        tl.store(slope_base + lane * stat_row, slope * rstd * (1.0 / n_cols), mask=exists)
-        tl.store(level_base + lane * stat_row, level * (1.0 / n_cols), mask=exists)
-
-
-@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "stat"))
-def layer_norm_backward_wide_kernel(
-    X, WEIGHT, DY, MEAN, RSTD, SLOPE, LEVEL, DX, PARTIALS, outer, middle, inner, x_outer, x_middle, x_row,
-    dy_outer, dy_middle, dy_row, dx_outer, dx_middle, dx_row, stat_outer, stat_middle, stat_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr, NEED_DX: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr,
-):  # fmt: skip
-    """Gradients of rows wider than UB: each program walks its rows once per column tile, holding that tile's sums.
-
-    Moves: read x and dy, write dx, one fp32 row of partial dweight and dbias each per program.
-    """
-    lane = tl.arange(0, ROWS)
-    cols = tl.arange(0, COLS)
-    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
-    dweight_base, dbias_base = _partials(PARTIALS, n_cols, NEED_DWEIGHT, NEED_DBIAS)
-    for start in range(0, n_cols, COLS):
-        inside = (start + cols < n_cols)[None, :]
-        weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
-        dweight = tl.zeros((COLS,), tl.float32)
-        dbias = tl.zeros((COLS,), tl.float32)
-        for trip in range(trips):
-            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
-            exists = lane < remaining
-            mask = exists[:, None] & inside
-            x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + start
-            dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + start
-            mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-            rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-            mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)[:, None]
-            rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)[:, None]
-            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-            xhat = (x - mean) * rstd
-            if NEED_DWEIGHT:
-                dweight += tl.sum(dy * xhat, axis=0)
-            if NEED_DBIAS:
-                dbias += tl.sum(dy, axis=0)
-            if NEED_DX:
-                slope_base = row_address(SLOPE, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-                level_base = row_address(LEVEL, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-                dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + start
-                slope = tl.load(slope_base + lane * stat_row, mask=exists, other=0.0)[:, None]
-                level = tl.load(level_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+        mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+        rstd = tl.load(rstd_base + lane * stat_row, mask=exists, other=0.0)[:, None]
+        if NEED_DX:
+            slope = tl.zeros((ROWS,), tl.float32)
+            level = tl.zeros((ROWS,), tl.float32)
+            for start in range(0, n_cols, COLS):
+                inside = (start + cols < n_cols)[None, :]
+                mask = exists[:, None] & inside
+                x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+                dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
+                weight = _parameter(WEIGHT, (start + cols)[None, :], inside, HAS_WEIGHT, True)
                 if HAS_WEIGHT:
                     dy = dy * weight
-                dx = ((dy - xhat * slope - level) * rstd).to(DX.dtype.element_ty)
-                tl.store(dx_base + lane[:, None] * dx_row + cols[None, :], dx, mask=mask)
-        if NEED_DWEIGHT:
-            tl.store(dweight_base + start + cols, dweight, mask=start + cols < n_cols)
-        if NEED_DBIAS:
-            tl.store(dbias_base + start + cols, dbias, mask=start + cols < n_cols)
+                level += tl.sum(dy, axis=1)
+                # A half-precision mean is at most 2^11 deviations, so it may be taken off the sum; one in fp32 may be more.
+                slope += tl.sum(dy * (x - mean if EXACT else x), axis=1)
+            level = (level * (1.0 / n_cols))[:, None]
+            slope = (slope * (1.0 / n_cols))[:, None]
+            if not EXACT:
+                slope = slope - mean * level
+            level = level * rstd
+            slope = slope * rstd * rstd * rstd
+        if BARRIER:
+            # CUDA: partial sums of the tile of rows before may have been stored by another thread.
+            tl.debug_barrier()
+        # Nothing has been stored before the first trip.
+        stored = tl.minimum(trip, 1) * n_cols
+        for start in range(0, n_cols, COLS):
+            columns = start + cols
+            inside = (columns < n_cols)[None, :]
+            mask = exists[:, None] & inside
+            x = tl.load(x_base + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_base + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+            centred = x - mean
+            scaled = dy * rstd
+            # Both loads before the stores: the compiler orders a load behind every store to the same tensor before it.
+            if NEED_DWEIGHT:
+                dweight = tl.load(dweight_base + columns, mask=columns < stored, other=0.0)
+            if NEED_DBIAS:
+                dbias = tl.load(dbias_base + columns, mask=columns < stored, other=0.0)
+                tl.store(dbias_base + columns, dbias + tl.sum(dy, axis=0), mask=columns < n_cols)
+            if NEED_DWEIGHT:
+                tl.store(dweight_base + columns, dweight + tl.sum(scaled * centred, axis=0), mask=columns < n_cols)
+            if NEED_DX:
+                weight = _parameter(WEIGHT, columns[None, :], inside, HAS_WEIGHT, True)
+                if HAS_WEIGHT:
+                    scaled = scaled * weight
+                tl.store(dx_base + columns[None, :], (scaled - centred * slope - level).to(DX.dtype.element_ty), mask=mask)

@@ -15,7 +15,7 @@ from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
-from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, programs
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, plan_tall, programs
 
 from .reference import layer_norm_reference
 
@@ -114,7 +114,10 @@ def _backward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: 
     # Sums over several rows fold into a scratch of their own and end in vectors of their own.
     several = (*folded, Buffer(4), *(Buffer(4, "columns"),) * 2)
     plan = plan_rows(target, n_cols, several, _column_tiles(3, itemsize))
-    return plan if plan.resident else plan_rows(target, n_cols, folded, _column_tiles(3, itemsize))
+    plan = plan if plan.resident else plan_rows(target, n_cols, folded, _column_tiles(3, itemsize))
+    # The columns' share: weight and partial sums come and go as streams, and are computed with.
+    wide = (*(stream,) * 3, *(Buffer(4),) * 3, *(Buffer(4, "columns"),) * 9, *(Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 2)
+    return plan if plan.resident else plan_tall(target, n_cols, wide)
 
 
 def _column_tiles(streams: int, itemsize: int) -> tuple[Buffer, ...]:
@@ -180,10 +183,9 @@ def _backward_kernel(
     weight = None if weight is None else weight.contiguous()
     n_cols = x.shape[-1]
     plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
-    statistics = [mean, rstd] if plan.resident else [mean, rstd, torch.empty_like(mean), torch.empty_like(mean)]
-    rows = rows_of((x, dy, *(statistic.unsqueeze(-1) for statistic in statistics)), (dx,) if need_dx else ())
-    x_in, dy_in, *statistics = rows.tensors[: 2 + len(statistics)]
+    rows = rows_of((x, dy, mean.unsqueeze(-1), rstd.unsqueeze(-1)), (dx,) if need_dx else ())
     x_strides, dy_strides, statistic_strides = rows.strides[:3]
+    x_in, dy_in, mean_in, rstd_in = rows.tensors[:4]
     dx_out, dx_strides = (rows.tensors[-1], rows.strides[-1]) if need_dx else (None, (0, 0, 0))
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
     partials = x.new_empty((grid, dparameters.numel()), dtype=torch.float32)
@@ -191,16 +193,10 @@ def _backward_kernel(
     shape = rows.outer, rows.middle, rows.inner
     tile = {"num_warps": plan.num_warps, "n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
     flags = {"HAS_WEIGHT": weight is not None, "NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight, "NEED_DBIAS": need_dbias}
-    if plan.resident:
-        tile |= {"FOLD": plan.fold, "DENSE": rows.dense}
-    elif need_dx:
-        launch(
-            kernels.layer_norm_backward_wide_means_kernel, grid, target, x,
-            x_in, weight, dy_in, *statistics, *shape, *x_strides, *dy_strides, *statistic_strides, HAS_WEIGHT=weight is not None, **tile,
-        )  # fmt: skip
+    tile |= {"FOLD": plan.fold, "DENSE": rows.dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
     launch(
         kernels.layer_norm_backward_kernel if plan.resident else kernels.layer_norm_backward_wide_kernel, grid, target, x,
-        x_in, weight, dy_in, *statistics, dx_out, partials, *shape, *x_strides, *dy_strides, *dx_strides, *statistic_strides,
+        x_in, weight, dy_in, mean_in, rstd_in, dx_out, partials, *shape, *x_strides, *dy_strides, *dx_strides, *statistic_strides,
         **tile, **flags,
     )  # fmt: skip
     rows.write_back()

@@ -129,13 +129,16 @@ def test_ci(session: nox.Session) -> None:
     run_pytest(session, "ascend", "ci/tests", *session.posargs)
 
 
-@shared("lint", "Check style (ruff), who imports whom (import-linter), changelog fragments and the rules of the repository.", "ascend")
+@shared("lint", "Check style, who imports whom, workflows, changelog fragments and the rules of the repository.", "ascend")
 def lint(session: nox.Session) -> None:
     run(session, "ascend", "ruff", "check", ".")
     run(session, "ascend", "ruff", "format", "--check", ".")
     run(session, "ascend", "python", "ci/imports.py")
     run(session, "ascend", "python", "ci/checks.py")
     run(session, "ascend", "npu-lab", "scoreboard", "--check")
+    workflows = map(str, Path(".github/workflows").glob("*.yml"))
+    run(session, "ascend", "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    run(session, "ascend", "zizmor", "--offline", ".github")
     for found in distributions():
         fragments = ("--draft", "--config", "pyproject.toml", "--dir", str(found.folder), "--name", found.name, "--version", "next")
         run(session, "ascend", "towncrier", "build", *fragments)
@@ -153,6 +156,11 @@ def docs(session: nox.Session) -> None:
     """Build the site into site/, failing on a broken link; `nox -s docs -- serve` shows it while you write."""
     session.install("-c", CONSTRAINTS, *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "docs"))
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@shared("publish", "What the workflow of a tag runs: `-- npu-op-geglu-v0.2.0` builds, tries and describes that release.", "ascend")
+def publish(session: nox.Session) -> None:
+    run(session, "ascend", "python", "ci/release.py", "publish", *session.posargs)
 
 
 @nox.session(name="lowest-runtime", python="3.11", requires=["prepare-ascend"])
@@ -260,6 +268,8 @@ def affected(session: nox.Session) -> None:
         run(session, "ascend", "npu-lab", "compile", operator.short)
     if found["docs"]:
         session.notify("docs", posargs=[])
+        if not found["all"]:
+            run_pytest(session, "ascend", "ci/tests/test_readme.py")
 
 
 @shared("bench-all", "Benchmark every operator, one after the other.", DEVICE_STACK)

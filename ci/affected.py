@@ -1,6 +1,6 @@
 """Which packages a change affects: CI tests those and no others. Standard library only: it runs before anything is installed.
 
-Run: python ci/affected.py --base main [--why | --json | --matrix]
+Run: python ci/affected.py (--base main | --all) [--why | --json | --matrix]
 
 Compared is the working tree, untracked files included, with the commit where it left the base. What each path affects is in RULES;
 a path that no rule claims is an error, so that a new folder cannot go untested.
@@ -178,10 +178,7 @@ def affected(paths: Iterable[str], before: Mapping[str, Package], after: Mapping
             f"no rule says what these paths affect: {', '.join(map(repr, unclaimed))} (known: {known}); add one to ci/affected.py"
         )
     if result.everything:
-        result.docs.append("everything is affected")
-        for package in after.values():
-            result.add(package.short, "everything is affected")
-        return result
+        return _everything(after, result.everything)
     for folder, reasons in direct.items():
         if folder in after:
             for reason in reasons:
@@ -189,6 +186,11 @@ def affected(paths: Iterable[str], before: Mapping[str, Package], after: Mapping
     for package, needed in _dependents(direct, before, after):
         result.add(package.short, f"needs {needed}, which is affected")
     return result
+
+
+def _everything(after: Mapping[str, Package], reasons: list[str]) -> Affected:
+    told = ["everything is affected"]
+    return Affected({package.short: told for package in after.values()}, told, reasons)
 
 
 def _dependents(folders: Iterable[str], before: Mapping[str, Package], after: Mapping[str, Package]) -> Iterator[tuple[Package, str]]:
@@ -226,7 +228,9 @@ def matrix(found: Affected) -> dict[str, list[dict[str, str]]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--base", required=True, help="branch, tag or commit that the change is compared with")
+    against = parser.add_mutually_exclusive_group(required=True)
+    against.add_argument("--base", help="branch, tag or commit that the change is compared with")
+    against.add_argument("--all", action="store_true", help="no comparison: everything, as every night")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--why", action="store_true", help="every reason for every package")
     form.add_argument("--json", action="store_true", help="packages, docs, whether it is everything, and the reasons")
@@ -236,7 +240,7 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        found = detect(ROOT, options.base)
+        found = _everything(packages(ROOT), ["it was asked for"]) if options.all else detect(ROOT, options.base)
         if options.json:
             answer = {"packages": sorted(found.packages), "docs": bool(found.docs), "all": bool(found.everything), "why": found.explained()}
             print(json.dumps(answer))

@@ -326,13 +326,13 @@ def test_a_matrix_is_never_cut_off() -> None:
         matrix(at_limit)
 
 
-def run(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run(root: Path, *args: str, against: Sequence[str] = ("--base", "main")) -> subprocess.CompletedProcess[str]:
     """The script as CI calls it, copied into the repository under test, with the standard library alone."""
     scripts = ["ci/affected.py", "ci/history.py"]
     for script in scripts:
         write(root, script, (ROOT / script).read_text())
     write(root, ".git/info/exclude", "\n".join([*scripts, "__pycache__/"]))
-    command = [sys.executable, "-E", "-S", "ci/affected.py", "--base", "main", *args]
+    command = [sys.executable, "-E", "-S", "ci/affected.py", *against, *args]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
@@ -349,6 +349,13 @@ def test_the_command_line_gives_names_reasons_json_and_matrix(root: Path) -> Non
     answer = json.loads(run(root, "--json").stdout)
     assert answer == {"packages": ["user", "users-user"], "docs": True, "all": False, "why": detect(root, "main").explained()}
     assert json.loads(run(root, "--matrix").stdout) == {"include": [{"package": "user"}, {"package": "users-user"}]}
+
+
+def test_the_command_line_gives_everything_when_asked(root: Path) -> None:
+    answer = json.loads(run(root, "--json", against=("--all",)).stdout)
+    assert sorted(answer["packages"]) == sorted(EVERYTHING)
+    assert answer["all"] and answer["docs"]
+    assert run(root, "--why", against=("--all",)).stdout.startswith("everything:\n    it was asked for\n")
 
 
 def test_the_command_line_fails_with_a_message(root: Path) -> None:
@@ -389,7 +396,7 @@ def test_the_session_asks_the_script(on_branch: Path) -> None:
 
 @pytest.mark.parametrize("path", ["runtime/core/src/npu_op_runtime/soc.py", "runtime/lab/src/npu_op_lab/oracle.py", "noxfile.py"])
 def test_a_commit_to_what_all_stand_on_affects_all(on_branch: Path, path: str) -> None:
-    assert committed(on_branch, [path]) == sorted(found.short for found in distributions())
+    assert committed(on_branch, [path]) == sorted(found.short for found in distributions(on_branch))
 
 
 def test_every_path_of_the_repository_is_claimed(on_branch: Path) -> None:

@@ -35,5 +35,14 @@ def test_the_tag_of_an_operator_selects_what_ci_runs_for_it() -> None:
     assert {name for name in selected if not name.startswith("prepare-")} == {"build-geglu", "compile-geglu", "test-geglu"}
 
 
+def test_workflows_run_sessions_that_exist(sessions: dict[str, str]) -> None:
+    commands = [line for file in (ROOT / ".github" / "workflows").glob("*.yml") for line in re.findall(r"-m nox (.+)", file.read_text())]
+    named = [
+        name.strip('"') for command in commands if "-s " in command for name in command.partition("-s ")[2].partition(" -- ")[0].split()
+    ]
+    assert {"lint", "types", "test-ci", "docs", "publish", "lowest-runtime", "bench-all"} <= set(named)
+    assert {name.replace("$PACKAGE", "geglu") for name in named} <= set(sessions)
+
+
 def test_every_session_is_explained_in_a_line(sessions: dict[str, str]) -> None:
     assert all(sessions.values())

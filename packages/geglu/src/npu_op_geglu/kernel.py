@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import known_multiple, my_chunk, piece_tile, row_address, row_arguments
+from npu_op_runtime.tiles import known_multiple, my_chunk, my_elements, piece_tile, row_address, row_arguments
 
 # 2u = x * (LINEAR + CUBIC * x^2) with u = sqrt(2/pi) * (x + 0.044715 x^3), torch.nn.functional.gelu(approximate="tanh").
 LINEAR = tl.constexpr(1.5957691216057308)
@@ -17,6 +17,7 @@ CUBIC = tl.constexpr(0.07135481627260025)
 MINUS_LINEAR = tl.constexpr(-1.5957691216057308)
 MINUS_CUBIC = tl.constexpr(-0.07135481627260025)
 THREE_CUBIC = tl.constexpr(0.21406444881780074)
+MINUS_THREE_CUBIC = tl.constexpr(-0.21406444881780074)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 # 1 / sqrt(2 pi), the normal density at 0.
 DENSITY = tl.constexpr(0.3989422804014327)
@@ -31,19 +32,25 @@ def _gelu(x, TANH: tl.constexpr):
 
 
 @triton.jit
-def _gradients(dy, gate, up, TANH: tl.constexpr):
-    """dgate = dy * up * gelu'(gate) and dup = dy * gelu(gate), with gelu(x) = x * cdf(x)."""
+def _gradients(dy, gate, up, TANH: tl.constexpr, EXACT: tl.constexpr):
+    """dgate = dy * up * gelu'(gate) and dup = dy * gelu(gate), with gelu(x) = x * cdf(x).
+
+    EXACT is for fp32 results: it takes neither cdf nor 1 - cdf as a difference from 1, which would cancel, and pays two operations for it.
+    """
     square = gate * gate
     if TANH:
-        # Clamped so that e stays finite: then 1 - cdf = e * cdf, without the cancellation of a subtraction.
-        exponent = gate * (square * MINUS_CUBIC + MINUS_LINEAR)
-        # NaN goes through: one vector operation, where ignoring it takes seven.
-        e = tl.exp(tl.minimum(exponent, 80.0, propagate_nan=tl.PropagateNan.ALL))
-        # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
-        cdf = 0.5 / (0.5 * e + 0.5)
-        dy_cdf = dy * cdf
-        dup = dy_cdf * gate
-        return dy_cdf * up * (gate * (e * cdf) * (square * THREE_CUBIC + LINEAR) + 1.0), dup
+        if EXACT:
+            # Clamped so that e stays finite: then 1 - cdf = e * cdf. NaN goes through: one vector operation, where ignoring it takes seven.
+            exponent = gate * (square * MINUS_CUBIC + MINUS_LINEAR)
+            e = tl.exp(tl.minimum(exponent, 80.0, propagate_nan=tl.PropagateNan.ALL))
+            # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
+            cdf = 0.5 / (0.5 * e + 0.5)
+            dy_cdf = dy * cdf
+            return dy_cdf * up * (gate * (e * cdf) * (square * THREE_CUBIC + LINEAR) + 1.0), dy_cdf * gate
+        else:
+            rest = -1.0 / (tl.exp(gate * (square * CUBIC + LINEAR)) + 1.0)  # cdf - 1
+            dy_cdf = dy * (rest + 1.0)
+            return dy_cdf * up * (gate * rest * (square * MINUS_THREE_CUBIC + MINUS_LINEAR) + 1.0), dy_cdf * gate
     else:
         cdf = 0.5 * tl.math.erf(gate * SQRT_HALF) + 0.5
         slope = gate * (DENSITY * tl.exp(square * -0.5))
@@ -56,10 +63,10 @@ def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: 
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last = my_elements(elements)
+    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32)
         out = _gelu(gate, TANH) * up
@@ -75,15 +82,15 @@ def geglu_backward_kernel(
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last = my_elements(elements)
+    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         # dup does not depend on up.
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else gate
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
-        dgate, dup = _gradients(dy, gate, up, TANH)
+        dgate, dup = _gradients(dy, gate, up, TANH, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)
         if NEED_DUP:
@@ -133,7 +140,7 @@ def geglu_backward_rows_kernel(
             up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
             up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
-        dgate, dup = _gradients(dy, gate, up, TANH)
+        dgate, dup = _gradients(dy, gate, up, TANH, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             dgate_base = row_address(DGATE, block, row, middle, dgate_outer, dgate_middle, dgate_row, ONE_BLOCK)
             tl.store(dgate_base + column + (lane * dgate_row + cols), dgate.to(DGATE.dtype.element_ty), mask=mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import known_multiple, my_chunk, piece_tile, row_address, row_arguments
+from npu_op_runtime.tiles import known_multiple, my_chunk, my_elements, piece_tile, row_address, row_arguments
 
 
 @triton.jit
@@ -19,23 +19,32 @@ def _forward(gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexp
 
 
 @triton.jit
-def _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr):
-    """dgate = dy * up * silu'(gate) and dup = dy * silu(gate), with s the sigmoid: silu' = s * (1 + gate * (1 - s))."""
+def _gradients(
+    dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr, EXACT: tl.constexpr
+):  # fmt: skip
+    """dgate = dy * up * silu'(gate) and dup = dy * silu(gate), with s the sigmoid: silu' = s * (1 + gate * (1 - s)).
+
+    EXACT is for fp32 results: it takes neither s nor 1 - s as a difference from 1, which would cancel, and pays three operations for it.
+    """
     if SCALE_GATE:
         gate = gate * gate_multiplier
-    # Clamped so that e stays finite: then 1 - s = e * s, without the cancellation of a subtraction. NaN goes through: one vector
-    # operation, where ignoring it takes seven.
-    e = tl.exp(tl.minimum(-gate, 80.0, propagate_nan=tl.PropagateNan.ALL))
-    # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
-    sigmoid = 0.5 / (0.5 * e + 0.5)
     if SCALE_DOWN:
         dy = dy * down_multiplier
-    dy_sigmoid = dy * sigmoid
-    dup = dy_sigmoid * gate
-    dgate = dy_sigmoid * up * (gate * (e * sigmoid) + 1.0)
+    if EXACT:
+        # Clamped so that e stays finite: then 1 - s = e * s. NaN goes through: one vector operation, where ignoring it takes seven.
+        e = tl.exp(tl.minimum(-gate, 80.0, propagate_nan=tl.PropagateNan.ALL))
+        # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
+        sigmoid = 0.5 / (0.5 * e + 0.5)
+        dy_sigmoid = dy * sigmoid
+        dgate = dy_sigmoid * up * (gate * (e * sigmoid) + 1.0)
+    else:
+        rest = -1.0 / (tl.exp(gate) + 1.0)  # s - 1
+        dy_sigmoid = dy * (rest + 1.0)
+        dy_sigmoid_up = dy_sigmoid * up
+        dgate = dy_sigmoid_up - dy_sigmoid_up * (gate * rest)
     if SCALE_GATE:
         dgate = dgate * gate_multiplier
-    return dgate, dup
+    return dgate, dy_sigmoid * gate
 
 
 @triton.jit(do_not_specialize=["elements"])
@@ -47,10 +56,10 @@ def swiglu_forward_kernel(
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last = my_elements(elements)
+    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32)
         out = _forward(gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN)
@@ -67,15 +76,15 @@ def swiglu_backward_kernel(
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last = my_elements(elements)
+    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         # dup does not depend on up.
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else gate
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
-        dgate, dup = _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN)
+        dgate, dup = _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)
         if NEED_DUP:
@@ -127,7 +136,7 @@ def swiglu_backward_rows_kernel(
             up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
             up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
-        dgate, dup = _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN)
+        dgate, dup = _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             dgate_base = row_address(DGATE, block, row, middle, dgate_outer, dgate_middle, dgate_row, ONE_BLOCK)
             tl.store(dgate_base + column + (lane * dgate_row + cols), dgate.to(DGATE.dtype.element_ty), mask=mask)

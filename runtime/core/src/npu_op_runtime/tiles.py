@@ -22,6 +22,17 @@ def my_chunk(tiles):
     return first, first + per_program + (program < extra).to(tl.int32)
 
 
+# Elements by which flat memory is shared out: 512 bytes of half precision, a line of GM transfers.
+_SHARE = tl.constexpr(256)
+
+
+@triton.jit
+def my_elements(elements):
+    """First and one-past-last element (int64) of this program's even share of flat memory, whatever the tiles."""
+    first, last = my_chunk(tl.cdiv(elements, _SHARE))
+    return tl.cast(first, tl.int64) * _SHARE, tl.minimum(tl.cast(last, tl.int64) * _SHARE, elements)
+
+
 @triton.jit
 def known_multiple(count):
     """`count`, which is a multiple of 16, in a form that tells the compiler so: CUDA then applies a mask to whole vectors."""

@@ -272,6 +272,11 @@ def affected(session: nox.Session) -> None:
             run_pytest(session, "ascend", "ci/tests/test_readme.py")
 
 
+@shared("new-op", "Make a new operator that is green as it comes: `nox -s new-op -- my-op`.", "ascend")
+def new_op(session: nox.Session) -> None:
+    run(session, "ascend", "python", "ci/new_op.py", *session.posargs)
+
+
 @shared("bench-all", "Benchmark every operator, one after the other.", DEVICE_STACK)
 def bench_all(session: nox.Session) -> None:
     for operator in operators():

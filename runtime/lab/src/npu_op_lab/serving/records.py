@@ -1,0 +1,90 @@
+"""Reads request records: JSON lines, one request each, in the form of request.schema.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+_SCHEMA = json.loads(resources.files(__package__).joinpath("request.schema.json").read_text())
+
+
+class BadRequests(ValueError):
+    """A file that holds no request records, or a wrong one; says which line and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; times in seconds of one clock. A failed one has an error and counts in no latency."""
+
+    start: float
+    end: float
+    arrivals: tuple[float, ...]
+    input_tokens: int
+    output_tokens: int
+    error: str = ""
+
+
+def read(file: Path) -> list[Request]:
+    """The requests of a file, in its order; empty lines are skipped.
+
+    Raises:
+        BadRequests: the file cannot be read, holds no record, or one that is not as the schema says.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequests(f"{file}: {error}") from error
+    validator = Draft202012Validator(_SCHEMA)
+    requests = [_request(f"{file}:{number}", line, validator) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not requests:
+        raise BadRequests(f"{file}: must hold a request record (got none)")
+    return requests
+
+
+def _request(where: str, line: str, validator: Draft202012Validator) -> Request:
+    try:
+        record = json.loads(line, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise BadRequests(f"{where}: must be JSON: {error}") from error
+    wrong = min(validator.iter_errors(record), key=lambda error: list(map(str, error.path)), default=None)
+    if wrong is not None:
+        raise BadRequests(f"{where}: {'.'.join(map(str, wrong.path)) or 'record'}: {wrong.message}")
+    problem = next(_problems(record), None)
+    if problem:
+        raise BadRequests(f"{where}: {problem}")
+    arrivals = tuple(record.get("arrivals", ()))
+    return Request(
+        start=record["start"],
+        end=record.get("end", arrivals[-1] if arrivals else record["start"]),
+        arrivals=arrivals,
+        input_tokens=record["input_tokens"],
+        output_tokens=record.get("output_tokens", len(arrivals)),
+        error=record.get("error", ""),
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no time")
+
+
+def _problems(record: dict[str, Any]) -> Iterator[str]:
+    """What no schema can say: of times that run backwards, of tokens that do not add up."""
+    arrivals = record.get("arrivals", [])
+    if not all(map(math.isfinite, (record["start"], record.get("end", 0.0), *arrivals))):
+        yield "times must be finite"
+    if not arrivals and "error" not in record:
+        yield "arrivals must not be empty where there is no error"
+    times = [record["start"], *arrivals, *([record["end"]] if "end" in record else [])]
+    for before, after in pairwise(times):
+        if after < before:
+            yield f"start, arrivals and end must not run backwards (got {after} after {before})"
+    if record.get("output_tokens", len(arrivals)) < len(arrivals):
+        yield f"output_tokens must be at least the number of arrivals, {len(arrivals)} (got {record['output_tokens']})"

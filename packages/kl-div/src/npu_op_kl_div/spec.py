@@ -44,14 +44,14 @@ def _cases() -> Iterator[Case]:
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     rows, vocab, dtype = case.dims["BT"], case.dims["V"], case.torch_dtype
     target_dtype = torch.float32 if case.layout == "target-float32" else dtype
-    # Rows sum to about 1, as those of a softmax do: exp of N(-0.5, 1) has the mean 1.
-    offset = -0.5 - math.log(vocab)
-    logs = rows_in_layout(factory, case.layout, rows, vocab, dtype=dtype, offset=offset)
-    target = rows_in_layout(factory, case.layout, rows, vocab, dtype=target_dtype, offset=offset)
-    if not case.options.get("log_target", False):
-        target = target.exp_()
-        if case.layout == "target-zeros":
-            target[:, ::3] = 0.0
+    # Distributions whose rows sum to about 1, drawn as they are: nothing is computed from unwritten memory.
+    log_probabilities = {"scale": 1.0, "offset": -0.5 - math.log(vocab)}
+    probabilities = {"scale": 0.15 / vocab, "offset": 1.0 / vocab}  # none is negative
+    logs = rows_in_layout(factory, case.layout, rows, vocab, dtype=dtype, **log_probabilities)
+    spread = log_probabilities if case.options.get("log_target", False) else probabilities
+    target = rows_in_layout(factory, case.layout, rows, vocab, dtype=target_dtype, **spread)
+    if case.layout == "target-zeros":
+        target[:, ::3] = 0.0
     return {"input": logs, "target": target}
 
 

@@ -13,6 +13,9 @@ from .tiling import Buffer, plan_flat, programs
 
 _KERNELS = "npu_op_runtime.loss_gradient_kernel"
 
+# The integer type of the size of a dtype, and its bits of 1.0.
+_ONE = {torch.float32: (torch.int32, 0x3F800000), torch.bfloat16: (torch.int16, 0x3F80), torch.float16: (torch.int16, 0x3C00)}
+
 # CUDA: programs per multiprocessor: few, because a factor of 1 leaves them nothing to do, and enough for full bandwidth.
 _CUDA_PROGRAMS = 8
 
@@ -40,9 +43,10 @@ def _run(gradient: torch.Tensor, dloss: torch.Tensor, out: torch.Tensor, inplace
     plan = plan_flat(target, (Buffer(gradient.element_size(), streamed=True),) * 2 + (Buffer(4),) * 2)
     grid = min(programs(target, -(-gradient.numel() // plan.block), persistent=False), _CUDA_PROGRAMS * target.cores)
     kernel = load_kernels(_KERNELS, target.backend).scale_kernel
+    bits, one = _ONE[dloss.dtype]
     launch(
-        kernel, grid, target, gradient, gradient, dloss, out, gradient.numel(),
-        num_warps=plan.num_warps, BLOCK=plan.block, INPLACE=inplace,
+        kernel, grid, target, gradient, gradient, dloss, dloss.view(bits), out, gradient.numel(),
+        num_warps=plan.num_warps, BLOCK=plan.block, INPLACE=inplace, ONE_BITS=one,
     )  # fmt: skip
 
 

@@ -158,6 +158,11 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
 
 
+@shared("wave", "Release npu-ops, a known-good set of what was released last: `-- 2026.12` tries it, `--execute` also tags.", "ascend")
+def wave(session: nox.Session) -> None:
+    run(session, "ascend", "python", "ci/release.py", "wave", *session.posargs)
+
+
 @shared("publish", "What the workflow of a tag runs: `-- npu-op-geglu-v0.2.0` builds, tries and describes that release.", "ascend")
 def publish(session: nox.Session) -> None:
     run(session, "ascend", "python", "ci/release.py", "publish", *session.posargs)

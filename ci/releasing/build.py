@@ -37,21 +37,19 @@ def build(found: Distribution, target: Path) -> list[Path]:
     return sorted(path for path in target.iterdir() if path.name.startswith(f"{found.module}-"))
 
 
-def checked_build(tree: Path, found: Distribution, target: Path) -> list[Path]:
-    """Builds twice, compares the bytes, and checks the archives.
+def build_twice(found: Distribution, target: Path) -> list[Path]:
+    """Builds, compares the bytes with those of a second build, and checks what an index would.
 
     Raises:
-        Refused: something is wrong with them.
+        Refused: something is wrong with the archives.
     """
     archives = build(found, target)
     with tempfile.TemporaryDirectory() as again:
         for first, second in zip(archives, build(found, Path(again)), strict=True):
             if first.read_bytes() != second.read_bytes():
                 raise Refused(f"{found.name}: two builds of one tree differ in {first.name}")
-    run([sys.executable, "ci/artifacts.py", str(target)], tree, f"{found.name}: the archives are not as they should be")
-    run(
-        [sys.executable, "-m", "twine", "check", "--strict", *map(str, archives)], tree, f"{found.name}: an index would refuse the archives"
-    )
+    check = [sys.executable, "-m", "twine", "check", "--strict"]
+    run([*check, *map(str, archives)], target, f"{found.name}: an index would refuse the archives")
     return archives
 
 
@@ -62,12 +60,12 @@ def write_checksums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-def write_bill_of_materials(found: Distribution, python: Path, file: Path) -> None:
+def write_bill_of_materials(found: Distribution, version: str, python: Path, file: Path) -> None:
     """A CycloneDX document of what was installed in the environment in which the wheel was tried."""
     options = ["--pyproject", str(found.folder / "pyproject.toml"), "--mc-type", "library", "--output-reproducible", "--of", "JSON"]
     command = [sys.executable, "-m", "cyclonedx_py", "environment", *options, "--output-file", str(file), str(python)]
     run(command, found.folder, f"{found.name}: no bill of materials")
     document = json.loads(file.read_text())
     # pyproject.toml says that the version is dynamic.
-    document["metadata"]["component"]["version"] = found.version
+    document["metadata"]["component"]["version"] = version
     file.write_text(f"{json.dumps(document, indent=2)}\n")

@@ -12,10 +12,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from history import GitError, git
-from releasing import Refused, index
+from releasing import Refused, index, umbrella
 from releasing.api import compare
 from releasing.bounds import allowed, siblings
-from releasing.build import checked_build, run, write_checksums
+from releasing.build import build_twice, run, write_bill_of_materials, write_checksums
 from releasing.changelog import collect, require_fragments, section
 from releasing.trial import RUNTIME, Wheelhouse, needed_siblings, try_dependents, try_with_runtimes
 from releasing.versions import PARTS, next_version, released, required_part, split_tag, tag_of, write_version
@@ -47,11 +47,7 @@ def prepare(root: Path, short: str, part: str, execute: bool, test_arguments: Se
 
         target = root / "dist" / "release" / tag_of(found.name, version)
         yield from publishable(tree, found, house, target, test_arguments)
-        if execute:
-            record(root, tree, found, version)
-            yield f"tagged {tag_of(found.name, version)}; publish it: git push --atomic origin HEAD {tag_of(found.name, version)}"
-        else:
-            yield f"{found.name} {version} could be released; nothing was changed: add --execute to commit and tag"
+        yield record(root, tree, found.name, version, section(found, version), execute)
 
 
 def publishable(tree: Path, found: Distribution, house: Wheelhouse, target: Path, test_arguments: Sequence[str]) -> Iterator[str]:
@@ -62,7 +58,9 @@ def publishable(tree: Path, found: Distribution, house: Wheelhouse, target: Path
     """
     version = Version(found.version)
     shutil.rmtree(target, ignore_errors=True)
-    archives = checked_build(tree, found, target / "packages")
+    archives = build_twice(found, target / "packages")
+    artifacts = [sys.executable, "ci/artifacts.py", str(target / "packages")]
+    run(artifacts, tree, f"{found.name}: the archives are not as they should be")
     yield f"built twice to the same bytes, and checked: {', '.join(archive.name for archive in archives)}"
     with tempfile.TemporaryDirectory() as environments:
         folder = Path(environments)
@@ -76,6 +74,43 @@ def publishable(tree: Path, found: Distribution, house: Wheelhouse, target: Path
     index.add(target.parent.parent / "index", [*archives, *map(house.wheel, needed)])
 
 
+def prepare_wave(root: Path, text: str, execute: bool) -> Iterator[str]:
+    """Releases npu-ops: a known-good set of what was released last, tried together, with an extra for every operator.
+
+    Raises:
+        Refused: a step fails.
+    """
+    require_clean(root)
+    with worktree(root) as tree, tempfile.TemporaryDirectory() as scratch:
+        version = umbrella.require_version(tree, text)
+        house = Wheelhouse(tree, Path(scratch))
+        file = umbrella.write_wave(tree, version, umbrella.last_released(house))
+        yield from publishable_wave(tree, version, house, root / "dist" / "release" / tag_of(umbrella.NAME, version))
+        yield record(root, tree, umbrella.NAME, version, file.read_text(), execute)
+
+
+def publishable_wave(tree: Path, version: Version, house: Wheelhouse, target: Path) -> Iterator[str]:
+    """Builds npu-ops for the wave in the tree, tries and describes it, into `target`.
+
+    Raises:
+        Refused: it cannot be published.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    pins = umbrella.read_wave(umbrella.wave_file(tree, version))
+    known = [house.distribution(name, pin) for name, pin in pins.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        staged = umbrella.stage(tree, version, Path(folder) / "source")
+        archives = build_twice(staged, target / "packages")
+        yield f"built twice to the same bytes: {', '.join(archive.name for archive in archives)}"
+        wheel = next(archive for archive in archives if archive.suffix == ".whl")
+        together = umbrella.try_together(wheel, known, house, Path(folder) / "together")
+        yield f"get along: {', '.join(f'{name} {pin}' for name, pin in pins.items())}"
+        write_bill_of_materials(staged, str(version), together.python, target / "sbom.cdx.json")
+    shutil.copy(umbrella.wave_file(tree, version), target / "notes.md")
+    write_checksums(target)
+    index.add(target.parent.parent / "index", [*archives, *map(house.wheel, known)])
+
+
 def publish(root: Path, tag: str, test_arguments: Sequence[str]) -> Iterator[str]:
     """What the workflow of a tag runs: the same once more, from the tag as it was checked out.
 
@@ -84,13 +119,18 @@ def publish(root: Path, tag: str, test_arguments: Sequence[str]) -> Iterator[str
     """
     require_clean(root)
     name, version = split_tag(tag)
-    found = named(root, name.removeprefix("npu-op-"))
     if git(root, "rev-parse", "HEAD") != git(root, "rev-parse", f"{tag}^{{commit}}"):
         raise Refused(f"HEAD is not what {tag} names; check that out")
-    if Version(found.version) != version:
-        raise Refused(f"{tag} holds {found.name} {found.version}")
+    target = root / "dist" / "release" / tag
     with tempfile.TemporaryDirectory() as scratch:
-        yield from publishable(root, found, Wheelhouse(root, Path(scratch)), root / "dist" / "release" / tag, test_arguments)
+        house = Wheelhouse(root, Path(scratch))
+        if name == umbrella.NAME:
+            yield from publishable_wave(root, version, house, target)
+            return
+        found = named(root, name.removeprefix("npu-op-"))
+        if Version(found.version) != version:
+            raise Refused(f"{tag} holds {found.name} {found.version}")
+        yield from publishable(root, found, house, target, test_arguments)
 
 
 def require_clean(root: Path) -> None:
@@ -118,20 +158,24 @@ def require_part(found: Distribution, last: Distribution, part: str, tree: Path)
     yield f"since {last.version}: {len(changes.breaking)} breaking and {len(changes.added)} new public names or parameters"
 
 
-def record(root: Path, tree: Path, found: Distribution, version: Version) -> None:
-    """Commits the release in the worktree, brings the branch of the maintainer to it, and tags it.
+def record(root: Path, tree: Path, name: str, version: Version, notes: str, execute: bool) -> str:
+    """Commits the release in the worktree, brings the branch of the maintainer to it, and tags it; says what was done.
 
     Raises:
         Refused: the branch has moved meanwhile.
     """
+    tag = tag_of(name, version)
+    if not execute:
+        return f"{name} {version} could be released; nothing was changed: add --execute to commit and tag"
     git(tree, "add", "--all")
-    git(tree, "commit", "--message", f"{found.name} {version}")
+    git(tree, "commit", "--message", f"{name} {version}")
     commit = git(tree, "rev-parse", "HEAD").strip()
     try:
         git(root, "merge", "--ff-only", commit)
     except GitError as error:
-        raise Refused(f"{found.name} {version} passed, but the branch moved meanwhile: {error}") from None
-    git(root, "tag", "--annotate", tag_of(found.name, version), commit, "--message", f"{found.name} {version}\n\n{section(found, version)}")
+        raise Refused(f"{name} {version} passed, but the branch moved meanwhile: {error}") from None
+    git(root, "tag", "--annotate", tag, commit, "--message", f"{name} {version}\n\n{notes}")
+    return f"tagged {tag}; publish it: git push --atomic origin HEAD {tag}"
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def try_with_runtimes(found: Distribution, house: Wheelhouse, folder: Path, bill
         runtime = house.distribution(RUNTIME, version) if version else None
         environment = try_alone(found, house, folder / (f"with-runtime-{version}" if version else "alone"), runtime)
         # Of the newest in the end, before the tools of the tests come in.
-        write_bill_of_materials(found, environment.python, bill)
+        write_bill_of_materials(found, found.version, environment.python, bill)
         run_tests(found, lab, house, environment, arguments)
         yield f"examples and tests pass{f' with npu-op-runtime {version}' if version else ''}"
 

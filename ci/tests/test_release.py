@@ -146,11 +146,22 @@ def test_two_operators_are_released_and_installed(root: Path, tmp_path: Path) ->
     assert {"torch", "npu-op-runtime"} <= {component["name"] for component in bill["components"]}
     assert "HEAD is not what npu-op-softmax-v0.1.0 names" in refused(root, "publish", "npu-op-softmax-v0.1.0")
 
+    # A wave pins what was released last; npu-ops has an extra for each operator.
+    assert "get along: npu-op-runtime 0.1.1, npu-op-geglu 0.1.1, npu-op-softmax 0.1.0" in released(root, "wave", "2026.12", "--execute")
+    assert (root / "umbrella/waves/2026.12.txt").read_text().splitlines()[1:] == [
+        "npu-op-runtime==0.1.1",
+        "npu-op-geglu==0.1.1",
+        "npu-op-softmax==0.1.0",
+    ]
+    assert "tagged npu-ops-v2026.12.1" not in refused(root, "wave", "2026.12")
+
     # What a user does. torch is there already, as on every machine that needs an operator.
     user = Environment(tmp_path / "user", {found.name for found in distributions(root)})
     user.borrow([Requirement("torch")])
     pip = [sys.executable, "-m", "pip", "--isolated", "--python", str(user.python), "install", "--index-url", index]
-    subprocess.run([*pip, "npu-op-geglu", "npu-op-softmax"], check=True, capture_output=True)
+    subprocess.run([*pip, "npu-op-geglu"], check=True, capture_output=True)
+    known_good = str(root / "umbrella/waves/2026.12.txt")
+    subprocess.run([*pip, "--constraint", known_good, "npu-ops[all]"], check=True, capture_output=True)
     user.require_consistent()
     program = "import npu_op_geglu as g, npu_op_softmax as s, npu_op_runtime as r; print(g.__version__, s.__version__, r.__version__)"
     done = subprocess.run([user.python, "-I", "-c", program], check=True, capture_output=True, text=True)

@@ -14,34 +14,15 @@ from packaging.version import Version
 from releasing import Refused, index
 from releasing.api import Changes, compare
 from releasing.bounds import allowed
-from releasing.build import build, checked_build, write_checksums
+from releasing.build import build, build_twice, write_checksums
 from releasing.changelog import collect, require_fragments, section
 from releasing.environment import Environment
 from releasing.steps import named, require_part
 from releasing.versions import next_version, released, required_part, split_tag, write_version
 from repo import ROOT, Distribution, operators
-from repositories import commit, git_in, write
+from repositories import commit, git_in, operator, write
 
 GEGLU = next(found for found in operators() if found.short == "geglu")
-
-
-def operator(root: Path, name: str, version: str, *needs: str, **files: str) -> Distribution:
-    """A distribution made for a test; `files` are the modules of its package."""
-    found = Distribution(root / "packages" / name)
-    module = f"npu_op_{name}"
-    metadata = f'name = "npu-op-{name}"\nrequires-python = ">=3.9"\ndynamic = ["version"]\nreadme = "README.md"\n'
-    metadata += 'license = "Apache-2.0"\nlicense-files = ["LICENSE"]\n'
-    hatch = f'[tool.hatch]\nversion.path = "src/{module}/__about__.py"\nbuild.targets.wheel.packages = ["src/{module}"]\n'
-    build_system = '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
-    write(found.folder, "pyproject.toml", f"{build_system}[project]\n{metadata}dependencies = {list(needs)}\n{hatch}")
-    write(found.folder, "README.md")
-    write(found.folder, "CHANGELOG.md", "# Changelog\n\n<!-- towncrier release notes start -->\n")
-    write(found.folder, "changelog.d/1.added.md", "Something new.\n")
-    write(found.folder, f"src/{module}/__about__.py", f'"""Version."""\n\n__version__ = "{version}"\n')
-    for file, text in files.items():
-        write(found.folder, f"src/{module}/{file}.py", text)
-    shutil.copy(ROOT / "LICENSE", found.folder)
-    return found
 
 
 @pytest.fixture
@@ -233,7 +214,7 @@ def test_a_build_that_differs_the_second_time_is_refused(root: Path, tmp_path: P
     with (found.folder / "pyproject.toml").open("a") as settings:
         settings.write("[tool.hatch.build.hooks.custom]\n")
     with pytest.raises(Refused, match="two builds of one tree differ in npu_op_one-0.1.0"):
-        checked_build(root, found, tmp_path / "dist")
+        build_twice(found, tmp_path / "dist")
 
 
 def test_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:

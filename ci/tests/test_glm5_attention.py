@@ -20,13 +20,6 @@ SIZES: dict[str, Any] = {
     "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 24, "num_hidden_layers": 2, "max_position_embeddings": 64,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16, "mscale_all_dim": 1.0}
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-}
 
 
 @pytest.fixture(scope="module")

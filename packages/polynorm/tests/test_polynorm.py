@@ -41,6 +41,7 @@ def test_bias_may_be_a_scalar(shape):
         ((torch.ones(2, 4), torch.ones(3), torch.ones(2)), {}, ValueError, r"bias must have shape \(\) or \(1,\) \(got \(2,\)\)"),
         ((torch.ones(2, 4), torch.ones(3), 1.0), {}, TypeError, r"bias must be a torch.Tensor \(got float\)"),
         ((torch.ones(2, 4), torch.ones(3, device="meta")), {}, ValueError, r"weight must be on cpu like x \(got meta\)"),
+        ((torch.ones(2, 4), torch.ones(3), None, "1e-6"), {}, TypeError, r"eps must be a number \(got '1e-6'\)"),
         ((torch.ones(2, 4), torch.ones(3)), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
     ),
 )

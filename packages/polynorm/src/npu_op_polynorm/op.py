@@ -7,7 +7,7 @@ import functools
 import torch
 
 from npu_op_runtime.autograd import once_differentiable, tracked
-from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
@@ -59,6 +59,7 @@ def poly_norm(
         require_dtype("bias", bias)
         if bias.numel() != 1 or bias.dim() > 1:
             raise ValueError(f"bias must have shape () or (1,) (got {tuple(bias.shape)})")
+    require_number("eps", eps)
     require_same_device(x=x, weight=weight, bias=bias)
     chosen = choose(x, implementation)
     if chosen == "eager":

@@ -171,3 +171,16 @@ def halve_until_small(X, Y, BLOCK: tl.constexpr):
     while tl.sum(x) > 0.5:
         x = x * 0.5
     tl.store(Y + tl.arange(0, BLOCK), x)
+
+
+@triton.jit
+def part_words(X, LOW, SWAPPED, BLOCK: tl.constexpr):
+    """Words of two bf16 numbers: the lower one as fp32, and the word with both exchanged."""
+    x = tl.load(X + tl.arange(0, BLOCK))
+    tl.store(LOW + tl.arange(0, BLOCK), (x << 16).to(tl.float32, bitcast=True))
+    tl.store(SWAPPED + tl.arange(0, BLOCK), (x << 16) | (((x & -65536) >> 16) & 65535))
+
+
+@triton.jit
+def shift_right(X, Y, BLOCK: tl.constexpr):
+    tl.store(Y + tl.arange(0, BLOCK), tl.load(X + tl.arange(0, BLOCK)) >> 3)

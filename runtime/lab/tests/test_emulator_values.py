@@ -242,3 +242,23 @@ def test_conversion_to_integers_saturates() -> None:
 def test_tree_sum_of_integers_is_the_sum(length: int, axis: int) -> None:
     values = np.arange(3 * length, dtype=np.int32).reshape((length, 3) if axis == 0 else (3, length))
     assert np.array_equal(tree_reduce(values, axis, np.add), values.sum(axis, keepdims=True))
+
+
+def test_bits_of_a_tile_as_another_type_and_shifts_equal_pytorch() -> None:
+    pairs = torch.randn(128, 2, generator=torch.Generator().manual_seed(0)).bfloat16()
+    low, swapped = torch.empty(128), torch.empty(128, dtype=torch.int32)
+    with emulate("Ascend910B4") as run:
+        kernels.part_words[(1,)](pairs.view(torch.int32), low, swapped, BLOCK=128)
+    assert torch.equal(low, pairs[:, 0].float())
+    assert torch.equal(swapped.view(torch.bfloat16).view(128, 2), pairs.flip(1))
+    assert run.findings == []
+
+
+def test_a_shift_to_the_right_that_may_round_is_refused() -> None:
+    x = torch.arange(64, dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match=r"vshr that drops bits other than zero at .* is not covered"), emulate("Ascend910B4"):
+        kernels.shift_right[(1,)](x, torch.empty_like(x), BLOCK=64)
+    y = torch.empty_like(x)
+    with emulate("Ascend910B4"):
+        kernels.shift_right[(1,)](x * 8, y, BLOCK=64)
+    assert torch.equal(x, y)

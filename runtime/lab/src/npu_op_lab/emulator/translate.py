@@ -25,6 +25,8 @@ from .scalars import EXPRESSIONS, HELPERS, Unknown, _wrap, origin
 _DMA = ("hivm.hir.load", "hivm.hir.store")
 _SYNC = ("hivm.hir.set_flag", "hivm.hir.wait_flag", "hivm.hir.pipe_barrier")
 _SCALAR_ACCESS = ("memref.load", "memref.store")
+# Of HIVM, what only makes a view.
+_VIEWS = ("hivm.hir.pointer_cast", "hivm.hir.bitcast")
 _NOTHING = ("hivm.hir.set_mask_norm",)
 
 
@@ -125,7 +127,7 @@ class _Translator:
         name = op.name
         if name == "arith.constant":
             self._set_constant(op.results[0], _constant(op))
-        elif name in EXPRESSIONS or name.startswith("memref.") and name not in _SCALAR_ACCESS or name == "hivm.hir.pointer_cast":
+        elif name in EXPRESSIONS or name.startswith("memref.") and name not in _SCALAR_ACCESS or name in _VIEWS:
             self._pure(op)
         elif name == "hivm.hir.get_block_idx":
             self._bind(op.results[0], "pid", level=0)
@@ -286,6 +288,8 @@ class _Translator:
                 return f"views.strided_metadata({args[0]})"
             case "memref.cast" | "memref.memory_space_cast":
                 return args[0]
+            case "hivm.hir.bitcast":
+                return f"views.bitcast({args[0]}, {op.results[0].memref.dtype!r})"
             case "memref.dim":
                 return f"{args[0]}.sizes[{args[1]}]"
         raise self._uncovered(op)

@@ -63,7 +63,7 @@ def compute(op: Op) -> Callable[[tuple[Any, ...]], None]:
 
 
 class _Misfit(Exception):
-    """Operands whose sizes do not fit one another."""
+    """Operands whose sizes do not fit one another, or whose values the operation is not known to handle."""
 
 
 def _uncovered(op: Op, what: str) -> NotImplementedError:
@@ -112,6 +112,27 @@ def _bitwise(on_bits: Callable[..., Any]) -> Callable[[Op], Callable[[tuple[Any,
         if _dtype(op, 0) in FLOATS:
             raise _uncovered(op, f"on {_dtype(op, 0)}")
         return lambda args: _write(args[-1], on_bits(*(_read(arg) for arg in args[:-1])))
+
+    return make
+
+
+def _shift(left: bool) -> Callable[[Op], Callable[[tuple[Any, ...]], None]]:
+    def make(op: Op) -> Callable[[tuple[Any, ...]], None]:
+        if _dtype(op, 0) in FLOATS:
+            raise _uncovered(op, f"on {_dtype(op, 0)}")
+
+        def run(args: tuple[Any, ...]) -> None:
+            values, count = _read(args[0]), _read(args[1])
+            if left:
+                _write(args[2], np.left_shift(values, count))
+                return
+            shifted = np.right_shift(values, count)
+            # The compiler marks every shift to the right as rounding; whether the chip then rounds is not documented.
+            if op.attrs.get("round") and not np.array_equal(np.left_shift(shifted, count), values):
+                raise _Misfit("that drops bits other than zero")
+            _write(args[2], shifted)
+
+        return run
 
     return make
 
@@ -248,6 +269,8 @@ _MAKERS: Mapping[str, Callable[[Op], Callable[[tuple[Any, ...]], None]]] = {
     "vand": _bitwise(np.bitwise_and),
     "vor": _bitwise(np.bitwise_or),
     "vnot": _bitwise(np.invert),
+    "vshl": _shift(left=True),
+    "vshr": _shift(left=False),
     "vexp": _unary(np.exp),
     "vln": _unary(np.log),
     "vsqrt": _unary(np.sqrt),

@@ -26,6 +26,11 @@ def reinterpret_cast(source: View, offset: int, sizes: tuple[int, ...], strides:
     return View(source.memory, source.base, offset, sizes, strides, source.dtype)
 
 
+def bitcast(source: View, dtype: str) -> View:
+    """The same bytes as numbers of another type of the same width."""
+    return View(source.memory, source.base, source.offset, source.sizes, source.strides, dtype)
+
+
 def subview(source: View, offsets: Sequence[int], sizes: Sequence[int], steps: Sequence[int], kept: tuple[int, ...] | None = None) -> View:
     """A strided box of the source; `kept` lists the axes that a rank-reducing subview keeps."""
     offset = source.offset

@@ -44,6 +44,13 @@ def test_offline_takes_the_kernel_path(monkeypatch):
         target_of(CPU)
 
 
+@pytest.mark.parametrize("empty", ("", [], 0))
+def test_an_empty_name_is_no_default(empty):
+    for ask in (choose, explain):
+        with pytest.raises(ValueError, match="implementation must be one of"):
+            ask(CPU, empty)
+
+
 def test_unknown_implementation_names_the_choices():
     with pytest.raises(ValueError, match=r"implementation must be one of None, 'triton', 'vendor', 'eager' \(got 'cuda'\)"):
         choose(CPU, "cuda")

@@ -38,7 +38,7 @@ def choose(tensor: torch.Tensor, implementation: str | None) -> Implementation:
         ValueError: unknown name.
         NotImplementedError: "triton" on a CPU tensor outside the interpreter and the lab.
     """
-    named = implementation or _override
+    named = _override if implementation is None else implementation
     if named is None:
         return "triton"
     if named not in IMPLEMENTATIONS:
@@ -52,7 +52,7 @@ def choose(tensor: torch.Tensor, implementation: str | None) -> Implementation:
 
 def explain(tensor: torch.Tensor, implementation: str | None = None) -> Choice:
     """What would run on `tensor` and why; never raises for a known name, says instead why the named one cannot run."""
-    if implementation:
+    if implementation is not None:
         require_choice("implementation", implementation, IMPLEMENTATIONS)
         source = "named in the call"
     elif _override:

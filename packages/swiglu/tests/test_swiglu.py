@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaConfig, LlamaMLP
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_lab.inputs import Inputs
 from npu_op_runtime.gated_mlp import WEIGHTS, whole_mlp
 from npu_op_runtime.spec import MODELS
@@ -34,7 +36,7 @@ def test_mlp_is_llamas():
 
 
 def test_the_benchmark_of_the_whole_mlp_is_llamas():
-    case = replace(whole_mlp(SPEC.bench_case(MODELS["llama_3_8b"], 5)), dims={"T": 5, "H": 24, "I": 64}, dtype="float32")
+    case = replace(whole_mlp(SPEC.bench_case(MODELS["llama_3_8b"], 5), SwiGLUMLP), dims={"T": 5, "H": 24, "I": 64}, dtype="float32")
     inputs = SPEC.make_inputs(case, Inputs())
     theirs = LlamaMLP(LlamaConfig(hidden_size=24, intermediate_size=64, num_attention_heads=2))
     theirs.load_state_dict({name.replace("_weight", "_proj.weight"): inputs[name] for name in WEIGHTS})
@@ -93,3 +95,16 @@ def test_vendor_says_why_it_cannot_run():
         swiglu(torch.ones(2), torch.ones(2), implementation="vendor")
     with pytest.raises(NotImplementedError, match=r"it needs an NPU tensor \(got cpu\)"):
         swiglu_packed(torch.ones(2), implementation="vendor")
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
+@pytest.mark.parametrize("mode", [mode for mode in available_modes() if mode.kernels and mode.executes], ids=lambda mode: mode.name)
+def test_gradients_of_extreme_gates_are_nan_where_eagers_are(mode, dtype):
+    """Where exp overflows, and where the cube of the gate does."""
+    extremes = (-math.inf, -1e13, -100.0, -20.0, 20.0, 100.0, 1e13, math.inf, math.nan)
+    leaves = [torch.tensor(values, dtype=dtype, device=mode.device).requires_grad_() for values in (extremes, (2.0,) * len(extremes))]
+    expected = swiglu_reference(*leaves)
+    wanted = torch.autograd.grad(expected, leaves, torch.ones_like(expected))
+    with mode.enter():
+        got = torch.autograd.grad(swiglu(*leaves), leaves, torch.ones_like(expected))
+    torch.testing.assert_close(got, wanted, equal_nan=True)

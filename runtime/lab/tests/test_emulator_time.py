@@ -66,12 +66,29 @@ def test_a_copy_of_large_tiles_is_bound_by_hbm_and_never_above_the_ceiling() -> 
 def test_a_write_over_what_was_read_goes_to_hbm_and_a_second_one_does_not() -> None:
     n = 1 << 22
     x = torch.empty(n)
-    with emulate(values=False) as run:
+    with emulate(values=False) as first:
         kernels.double[(40,)](x, x, n, BLOCK=8192)
+    with emulate(values=False) as second:
         kernels.write_twice[(40,)](x, n, BLOCK=8192)
-    in_place, twice = run.kernels
+    (in_place,), (twice,) = first.kernels, second.kernels
     assert (in_place.hbm_in, in_place.hbm_out, in_place.l2) == (4 * n, 4 * n, 0)
     assert (twice.hbm_in, twice.hbm_out, twice.l2) == (4 * n, 4 * n, 4 * n)
+
+
+@pytest.mark.parametrize(("n", "l2"), ((1 << 20, True), (1 << 25, False)))
+def test_what_l2_holds_of_the_kernels_before_is_not_read_from_hbm(n: int, l2: bool) -> None:
+    """4 MiB stay in the 96 MiB of a 910B4, 128 MiB do not."""
+    x, y = torch.empty(n), torch.empty(n)
+    with emulate(values=False) as run:
+        double = kernels.double[(40,)]
+        double(x.neg(), y, n, BLOCK=8192)  # from PyTorch's kernel
+        double(y, x, n, BLOCK=8192)  # from one of ours
+        x.sum()  # and back
+    hbm = [kernel.hbm_in for kernel in run.kernels]
+    assert hbm == ([0, 0] if l2 else [4 * n, 4 * n])
+    assert [kernel.hbm_out for kernel in run.kernels] == [4 * n, 4 * n]
+    # neg reads x and, where it must, writes its result; the sum reads x where it must.
+    assert run.time().aten.hbm_bytes == (4 * n if l2 else 12 * n)
 
 
 def test_small_transfers_are_bound_by_their_latency() -> None:

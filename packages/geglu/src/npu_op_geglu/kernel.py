@@ -16,7 +16,6 @@ CUBIC = tl.constexpr(0.07135481627260025)
 # Constants carry their sign: `-a - b * x` compiles to one more vector operation than `b' * x + a'`.
 MINUS_LINEAR = tl.constexpr(-1.5957691216057308)
 MINUS_CUBIC = tl.constexpr(-0.07135481627260025)
-THREE_CUBIC = tl.constexpr(0.21406444881780074)
 MINUS_THREE_CUBIC = tl.constexpr(-0.21406444881780074)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 # 1 / sqrt(2 pi), the normal density at 0.
@@ -35,22 +34,18 @@ def _gelu(x, TANH: tl.constexpr):
 def _gradients(dy, gate, up, TANH: tl.constexpr, EXACT: tl.constexpr):
     """dgate = dy * up * gelu'(gate) and dup = dy * gelu(gate), with gelu(x) = x * cdf(x).
 
-    EXACT is for fp32 results: it takes neither cdf nor 1 - cdf as a difference from 1, which would cancel, and pays two operations for it.
+    EXACT is for fp32 results: there cdf is not the difference of two numbers near 1, which would cancel.
     """
     square = gate * gate
     if TANH:
+        # A numerator of 1 would be multiplied into what follows, as a division each time; -1 and 0.5 are not.
+        rest = -1.0 / (tl.exp(gate * (square * CUBIC + LINEAR)) + 1.0)  # cdf - 1
         if EXACT:
-            # Clamped so that e stays finite: then 1 - cdf = e * cdf. NaN goes through: one vector operation, where ignoring it takes seven.
-            exponent = gate * (square * MINUS_CUBIC + MINUS_LINEAR)
-            e = tl.exp(tl.minimum(exponent, 80.0, propagate_nan=tl.PropagateNan.ALL))
-            # 0.5 / (0.5 + 0.5 e) and not 1 / (1 + e): the compiler turns products with a reciprocal into further divisions.
-            cdf = 0.5 / (0.5 * e + 0.5)
-            dy_cdf = dy * cdf
-            return dy_cdf * up * (gate * (e * cdf) * (square * THREE_CUBIC + LINEAR) + 1.0), dy_cdf * gate
+            cdf = 0.5 / (tl.exp(gate * (square * MINUS_CUBIC + MINUS_LINEAR)) * 0.5 + 0.5)
         else:
-            rest = -1.0 / (tl.exp(gate * (square * CUBIC + LINEAR)) + 1.0)  # cdf - 1
-            dy_cdf = dy * (rest + 1.0)
-            return dy_cdf * up * (gate * rest * (square * MINUS_THREE_CUBIC + MINUS_LINEAR) + 1.0), dy_cdf * gate
+            cdf = rest + 1.0
+        dy_cdf = dy * cdf
+        return dy_cdf * up * (gate * rest * (square * MINUS_THREE_CUBIC + MINUS_LINEAR) + 1.0), dy_cdf * gate
     else:
         cdf = 0.5 * tl.math.erf(gate * SQRT_HALF) + 0.5
         slope = gate * (DENSITY * tl.exp(square * -0.5))

@@ -97,7 +97,7 @@ SPEC = OperatorSpec(
     differentiable=("gate", "up", "x", *WEIGHTS),
     traffic=_traffic,
     bench_case=_bench_case,
-    bench_variants={"geglu": lambda case: case, "geglu_mlp": whole_mlp},
+    bench_variants={"geglu": lambda case: case, "geglu_mlp": lambda case: whole_mlp(case, GEGLUMLP)},
     peers={"liger": _liger, "vendor": _vendor},
     free_dims={"I": range(1, 20000)},
 )

@@ -105,7 +105,7 @@ SPEC = OperatorSpec(
     differentiable=("gate", "up", "x", *WEIGHTS),
     traffic=_traffic,
     bench_case=_bench_case,
-    bench_variants={"swiglu": lambda case: case, "swiglu_mlp": whole_mlp},
+    bench_variants={"swiglu": lambda case: case, "swiglu_mlp": lambda case: whole_mlp(case, SwiGLUMLP)},
     peers={"liger": _liger, "vendor": _vendor},
     free_dims={"I": range(1, 20000)},
 )

@@ -17,8 +17,10 @@ WEIGHTS = ("gate_weight", "up_weight", "down_weight")
 Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def whole_mlp(case: Case) -> Case:
-    """The MLP around a case of the activation; its dims are T tokens, H hidden and I intermediate columns."""
+def whole_mlp(case: Case, module: Callable[..., torch.nn.Module]) -> Case:
+    """The MLP `module` around a case of the activation; its dims are T tokens, H hidden and I intermediate columns."""
+    # Made here, so that what its initialisation does is in nobody's time.
+    _without_memory(module, case.dims["H"], case.dims["I"], case.torch_dtype)
     return replace(case, name=f"{case.name}-{LAYOUT}", layout=LAYOUT)
 
 

@@ -81,6 +81,16 @@ class Freed:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """What a kernel that is timed elsewhere reads and writes: here it only changes what L2 holds. Its writes are in HBM already."""
+
+    touches: tuple[Touch, ...]
+
+
+Log = Sequence["AtenKernel | Freed | Passed"]
+
+
+@dataclass(frozen=True)
 class EagerTiming:
     """Modelled time of a computation as eager PyTorch runs it.
 
@@ -104,7 +114,7 @@ class AtenRecorder(ThroughOps):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log: list[AtenKernel | Freed] = []
+        self.log: list[AtenKernel | Freed | Passed] = []
         self._memory: dict[weakref.ref[Any], int] = {}
 
     def aten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -135,11 +145,12 @@ class AtenRecorder(ThroughOps):
         elif name == "copy_":
             inputs = inputs[1:]
         for tensor in {id(tensor): tensor for tensor in inputs}.values():
-            yield Touch(self._identify(tensor), _size(tensor), writes=False)
+            yield Touch(self.identify(tensor), _size(tensor), writes=False)
         for tensor in outputs:
-            yield Touch(self._identify(tensor), _size(tensor), writes=True)
+            yield Touch(self.identify(tensor), _size(tensor), writes=True)
 
-    def _identify(self, tensor: torch.Tensor) -> int:
+    def identify(self, tensor: torch.Tensor) -> int:
+        """The memory of a tensor, as `Touch` names it."""
         storage = tensor.untyped_storage()
         reference = weakref.ref(storage, self._freed)
         return self._memory.setdefault(reference, len(self._memory))
@@ -166,19 +177,21 @@ def model_eager(
     return timing
 
 
-def eager_timing(log: Sequence[AtenKernel | Freed], soc: Soc, ceiling: costs.Ceiling) -> EagerTiming:
+def eager_timing(log: Log, soc: Soc, ceiling: costs.Ceiling) -> EagerTiming:
     """The time of recorded ATen kernels, L2 cold at the start."""
     bandwidth = costs.gm_bandwidth(soc, ceiling)
     l2_bandwidth = soc.vector_cores * costs.table()["dma_bytes_per_cycle_in"] * soc.clock_hz
-    l2 = _L2(soc.l2_bytes)
+    l2 = L2(soc.l2_bytes)
     kernels, seconds, hbm_bytes, idle = [], 0.0, 0, 0.0
     for entry in log:
-        if isinstance(entry, Freed):
-            l2.forget(entry.memory)
+        missing, written = l2.follow(entry)
+        if not isinstance(entry, AtenKernel):
+            seconds += written / bandwidth
+            hbm_bytes += written
             continue
         if entry.name in _OTHER_CUBE:
             raise NotImplementedError(f"aten::{entry.name} runs on the cube core, of which the eager model covers matrix products only")
-        hbm = sum(l2.touch(touch) for touch in entry.touches)
+        hbm = missing + written
         cube = entry.flops / costs.cube_rate(soc, entry.operands, ceiling) if entry.operands else 0.0
         seconds += max(hbm / bandwidth, entry.bytes / l2_bandwidth, cube) + costs.table()["launch_seconds"]
         idle += max(0.0, cube - hbm / bandwidth)
@@ -191,32 +204,44 @@ def eager_timing(log: Sequence[AtenKernel | Freed], soc: Soc, ceiling: costs.Cei
     return EagerTiming(tuple(kernels), seconds, total, hbm_bytes + rest, soc.name, ceiling)
 
 
-class _L2:
-    """Which tensors L2 holds, least recently used first, and whether HBM lacks their values."""
+class L2:
+    """Which tensors L2 holds, least recently used first, and whether HBM lacks their values.
+
+    Args:
+        capacity: bytes.
+    """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._held: OrderedDict[int, tuple[int, bool]] = OrderedDict()
 
-    def touch(self, touch: Touch) -> int:
-        """Bytes of HBM traffic that an access causes: what is missing, and what must make room."""
-        size, dirty = self._held.pop(touch.memory, (0, False))
-        if touch.bytes > self._capacity:
-            return touch.bytes  # it streams past
-        missing = 0 if touch.writes else max(touch.bytes - size, 0)
-        self._held[touch.memory] = max(size, touch.bytes), dirty or touch.writes
-        written = 0
-        while sum(held for held, _ in self._held.values()) > self._capacity:
-            _, (held, was_dirty) = self._held.popitem(last=False)
-            written += held if was_dirty else 0
-        return missing + written
+    def follow(self, entry: AtenKernel | Freed | Passed) -> tuple[int, int]:
+        """Bytes that an entry reads from HBM because they are missing, and that must be written there to make room."""
+        if isinstance(entry, Freed):
+            self._held.pop(entry.memory, None)
+            return 0, 0
+        moved = [self._touch(touch, clean=isinstance(entry, Passed)) for touch in entry.touches]
+        return sum(missing for missing, _ in moved), sum(written for _, written in moved)
 
-    def forget(self, memory: int) -> None:
-        self._held.pop(memory, None)
+    def holds(self, memory: int, size: int) -> bool:
+        """Whether `size` bytes of a memory are there."""
+        return self._held.get(memory, (0, False))[0] >= size
 
     def dirty(self) -> int:
         """Bytes that are still to be written to HBM."""
         return sum(held for held, dirty in self._held.values() if dirty)
+
+    def _touch(self, touch: Touch, clean: bool) -> tuple[int, int]:
+        size, dirty = self._held.pop(touch.memory, (0, False))
+        if touch.bytes > self.capacity:
+            return (0, touch.bytes) if touch.writes and not clean else (touch.bytes, 0)  # it streams past
+        missing = 0 if touch.writes else max(touch.bytes - size, 0)
+        self._held[touch.memory] = max(size, touch.bytes), not clean if touch.writes else dirty
+        written = 0
+        while sum(held for held, _ in self._held.values()) > self.capacity:
+            _, (held, was_dirty) = self._held.popitem(last=False)
+            written += held if was_dirty else 0
+        return missing, written
 
 
 def name_of(func: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -70,16 +70,22 @@ class EmulatedLaunch:
         soc: the row it was compiled for.
         values: compute results into the launch's tensors.
         checks: look for faults (with values only).
+        cached: storages (`_cdata`) that L2 holds before it.
+
+    Attributes:
+        read, written: storages that it moved data from and to.
 
     Raises:
         NotImplementedError: an operation that the emulator does not cover.
         OutOfBounds: an access outside a tensor's storage.
     """
 
-    def __init__(self, launch: Launch, soc: Soc, *, values: bool, checks: bool) -> None:
+    def __init__(self, launch: Launch, soc: Soc, *, values: bool, checks: bool, cached: Collection[int] = ()) -> None:
         self.launch, self.soc = launch, soc
         self._kernel: Translated = translate(launch.kernel.ir)
-        machine = Machine(self._kernel, launch.args, launch.grid, soc.vector_cores, soc.l2_bytes, values=values, checks=checks)
+        machine = Machine(
+            self._kernel, launch.args, launch.grid, soc.vector_cores, soc.l2_bytes, values=values, checks=checks, cached=cached
+        )
         programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         recorded = _sample(programs)
         classes: dict[tuple[tuple[object, ...], ...], int] = {}
@@ -96,6 +102,7 @@ class EmulatedLaunch:
         if checks and values:
             self._look_for_hazards(machine)
         self.findings: list[Finding] = list(machine.findings.values())
+        self.read, self.written = machine.read, machine.written
         machine.let_go()
 
     @property

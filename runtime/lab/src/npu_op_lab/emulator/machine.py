@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from operator import index as as_index
 from typing import Any
 
@@ -42,6 +42,10 @@ class Machine:
         cores: vector cores, l2_bytes: L2 of the SoC, bytes.
         values: compute; otherwise only addresses, sizes and control flow are followed.
         checks: look for faults (only together with values).
+        cached: storages (`_cdata`) that L2 holds before the launch.
+
+    Attributes:
+        read, written: storages that transfers moved data from and to.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Machine:
         *,
         values: bool,
         checks: bool,
+        cached: Collection[int] = (),
     ) -> None:
         self.kernel = kernel
         self.findings: dict[tuple[str, str], Finding] = {}
@@ -65,6 +70,9 @@ class Machine:
         self._trace: Trace | None = None
         self._moved = 0.0
         self._seen: dict[tuple[int, int, int], tuple[float, bool]] = {}
+        self._cached = cached
+        self.read: set[int] = set()
+        self.written: set[int] = set()
         self._args = [0, _no_view(), _no_view(), *self._arguments(arguments), *grid]
         if len(self._args) != kernel.arguments:
             raise ValueError(f"{kernel.name} takes {kernel.arguments - 6} launch arguments (got {len(arguments)})")
@@ -223,7 +231,8 @@ class Machine:
         moved, pieces = costs.transfer_bytes(view)
         fixed = figures["dma_issue_in" if inward else "dma_issue_out"] + figures["dma_piece"] * (pieces - 1)
         key = (id(view.memory), *view.span())
-        last, dirty = self._seen.get(key, (-math.inf, False))
+        last, dirty = self._seen.get(key, (0.0 if view.memory.storage in self._cached else -math.inf, False))
+        (self.read if inward else self.written).add(view.memory.storage)
         self._moved += moved
         held = (self._moved - last) * self._active <= self._l2_bytes
         self._seen[key] = self._moved, not inward or (held and dirty)

@@ -21,12 +21,13 @@ class Memory:
         name: for messages ("UB", "argument 3").
         size: bytes; an access past it is out of bounds.
         data: the bytes, or None where a tensor has none (meta and fake tensors): then only time can be modelled.
+        storage: `_cdata` of the tensors' storage, 0 of no tensor.
     """
 
-    __slots__ = ("data", "name", "size")
+    __slots__ = ("data", "name", "size", "storage")
 
-    def __init__(self, name: str, size: int, data: Array | None) -> None:
-        self.name, self.size, self.data = name, size, data
+    def __init__(self, name: str, size: int, data: Array | None, storage: int = 0) -> None:
+        self.name, self.size, self.data, self.storage = name, size, data, storage
 
 
 class UnifiedBuffer(Memory):
@@ -60,7 +61,7 @@ def tensor_memory(tensor: torch.Tensor, name: str) -> tuple[Memory, int]:
     data = None
     if tensor.device.type == "cpu" and not isinstance(tensor, torch._subclasses.FakeTensor):
         data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return Memory(name, storage.nbytes(), data), int(tensor.storage_offset()) * tensor.element_size()
+    return Memory(name, storage.nbytes(), data, storage._cdata), int(tensor.storage_offset()) * tensor.element_size()
 
 
 class View:

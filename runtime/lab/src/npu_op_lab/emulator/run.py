@@ -16,7 +16,7 @@ from npu_op_runtime.soc import Soc, get_soc
 
 from ..compiler import Launch, offline
 from . import costs
-from .eager import PRODUCTS, AtenRecorder, EagerTiming, eager_timing, name_of
+from .eager import L2, PRODUCTS, AtenRecorder, EagerTiming, Passed, Touch, eager_timing, name_of
 from .findings import Finding
 from .kernel import EmulatedLaunch, KernelTiming
 
@@ -87,6 +87,27 @@ class Emulation:
         self.launches: list[EmulatedLaunch] = []
         self._ceiling: costs.Ceiling = ceiling
         self._recorder = _CpuRecorder(values)
+        self._l2 = L2(soc.l2_bytes)
+        self._followed = 0
+
+    def run(self, launch: Launch, *, values: bool, checks: bool) -> None:
+        """Run a kernel where L2 is as the kernels before have left it."""
+        storages = {arg.untyped_storage()._cdata: arg for arg in launch.args if isinstance(arg, torch.Tensor)}
+        memory = {storage: (self._recorder.identify(arg), arg.untyped_storage().nbytes()) for storage, arg in storages.items()}
+        cached = {storage for storage, (name, size) in memory.items() if self._l2_now().holds(name, size)}
+        done = EmulatedLaunch(launch, self.soc, values=values, checks=checks, cached=cached)
+        self.launches.append(done)
+        # In the order of the arguments: addresses differ from run to run.
+        reads = [Touch(*named, writes=False) for storage, named in memory.items() if storage in done.read]
+        writes = [Touch(*named, writes=True) for storage, named in memory.items() if storage in done.written]
+        self._recorder.log.append(Passed((*reads, *writes)))
+        launch.args.clear()  # tensors that the program frees must be free: peak memory is counted
+
+    def _l2_now(self) -> L2:
+        for entry in self._recorder.log[self._followed :]:
+            self._l2.follow(entry)
+        self._followed = len(self._recorder.log)
+        return self._l2
 
     def time(self, ceiling: costs.Ceiling | None = None) -> RunTime:
         """Modelled time under a ceiling (the context's own by default)."""
@@ -143,8 +164,7 @@ def emulate(
     emulation = Emulation(row, ceiling, values)
 
     def on_launch(launch: Launch) -> None:
-        emulation.launches.append(EmulatedLaunch(launch, row, values=values, checks=checks))
-        launch.args.clear()  # tensors that the program frees must be free: peak memory is counted
+        emulation.run(launch, values=values, checks=checks)
 
     with offline(soc, on_launch), emulation._recorder:
         yield emulation

@@ -1,7 +1,7 @@
 """Kernels of Dynamic Tanh: element by element, so each program owns a strip of columns and walks its share of the rows.
 
 The parameters of a strip stay in UB, and so do the sums of its gradients, whatever the width of a row. tanh needs one exp:
-tanh(u) = 1 - 2 / (1 + exp(2u)).
+tanh(u) = 1 + r with r = -2 / (1 + exp(2u)), and its slope is 1 - tanh(u)^2 = -r * (2 + r).
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ def _my_rows(chunk, chunks, blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.con
 
 
 @triton.jit
-def _parameter(POINTER, columns, inside, GIVEN: tl.constexpr):
-    if GIVEN:
-        return tl.load(POINTER + columns, mask=inside, other=0.0).to(tl.float32)
-    else:
-        return 0.0
+def _parameter(POINTER, columns, inside):
+    return tl.load(POINTER + columns, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["chunks", *row_arguments("x", "y")])
@@ -53,17 +50,18 @@ def dyt_forward_kernel(
         column = strip * COLS
         cols = tl.arange(0, COLS)[None, :]
         inside = cols < n_cols - column
-        gamma = _parameter(GAMMA + column, cols, inside, True)
-        beta = _parameter(BETA + column if HAS_BETA else BETA, cols, inside, HAS_BETA)
+        gamma = _parameter(GAMMA + column, cols, inside)
+        if HAS_BETA:
+            beta = _parameter(BETA + column, cols, inside) + gamma
         for trip in range(trips):
             block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
             mask = (lane < remaining)[:, None] & inside
             x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane[:, None] * x_row + cols)
             y_at = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + column + (lane[:, None] * y_row + cols)
             x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-            y = (-2.0 / (tl.exp(x * twice_alpha) + 1.0) + 1.0) * gamma
-            if HAS_BETA:
-                y += beta
+            r = -2.0 / (tl.exp(x * twice_alpha) + 1.0)
+            # gamma of 1 + r lies in beta already.
+            y = r * gamma + beta if HAS_BETA else (r + 1.0) * gamma
             tl.store(y_at, y.to(Y.dtype.element_ty), mask=mask)
 
 
@@ -76,8 +74,9 @@ def dyt_backward_kernel(
 ):  # fmt: skip
     """Moves: read x and dy, write dx, one fp32 row of partial sums per share of the rows.
 
-    With t = tanh(alpha * x) and s = dy * gamma * (1 - t^2): dx = alpha * s, dalpha = sum of x * s, dgamma = sum over rows of dy * t,
-    dbeta = sum over rows of dy. A row of partial sums is dgamma, dbeta, then dalpha of each strip.
+    With s = dy * gamma * (1 - tanh^2): dx = alpha * s, dalpha = sum of x * s, dbeta = sum over rows of dy,
+    dgamma = sum over rows of dy * tanh = dbeta + sum over rows of dy * r.
+    A row of partial sums is dgamma, dbeta, then dalpha of each strip.
     """
     chunk = tl.program_id(0) // STRIP_PROGRAMS
     first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
@@ -88,7 +87,7 @@ def dyt_backward_kernel(
         column = strip * COLS
         cols = tl.arange(0, COLS)[None, :]
         inside = cols < n_cols - column
-        gamma = _parameter(GAMMA + column, cols, inside, True)
+        gamma = _parameter(GAMMA + column, cols, inside)
         dalpha = tl.zeros((COLS,), tl.float32)
         dgamma = tl.zeros((COLS,), tl.float32)
         dbeta = tl.zeros((COLS,), tl.float32)
@@ -99,26 +98,27 @@ def dyt_backward_kernel(
             dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane[:, None] * dy_row + cols)
             x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
-            t = -2.0 / (tl.exp(x * (2.0 * alpha)) + 1.0) + 1.0
-            if NEED_DGAMMA:
-                dgamma += tl.sum(dy * t, axis=0)
-            if NEED_DBETA:
+            r = -2.0 / (tl.exp(x * (2.0 * alpha)) + 1.0)
+            if NEED_DGAMMA or NEED_DBETA:
                 dbeta += tl.sum(dy, axis=0)
+            product = dy * r
+            if NEED_DGAMMA:
+                dgamma += tl.sum(product, axis=0)
             if NEED_DX or NEED_DALPHA:
-                # Of dy * gamma, with gamma once per row of the tile and once per sum.
-                slope = dy * (1.0 - t * t)
+                # Minus dy * (1 - tanh^2): gamma comes once per row of the tile, once per sum, and brings the sign.
+                slope = product * (r + 2.0)
                 if NEED_DALPHA:
                     dalpha += tl.sum(x * slope, axis=0)
                 if NEED_DX:
                     dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + column
-                    dx = slope * (gamma * alpha)
+                    dx = slope * (gamma * -alpha)
                     tl.store(dx_base + (lane[:, None] * dx_row + cols), dx.to(DX.dtype.element_ty), mask=mask)
         columns = tl.arange(0, COLS)
         own = columns < n_cols - column
         if NEED_DGAMMA:
-            tl.store(partials + column + columns, dgamma, mask=own)
+            tl.store(partials + column + columns, dgamma + dbeta, mask=own)
         if NEED_DBETA:
             tl.store(partials + n_cols * NEED_DGAMMA + column + columns, dbeta, mask=own)
         if NEED_DALPHA:
-            total = tl.sum(dalpha[None, :] * gamma, axis=1)
+            total = tl.sum(dalpha[None, :] * (gamma * -1.0), axis=1)
             tl.store(partials + n_cols * (NEED_DGAMMA + NEED_DBETA) + strip + tl.arange(0, 1), total)

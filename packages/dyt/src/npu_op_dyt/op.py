@@ -186,11 +186,10 @@ def _backward_kernel(
     rows.write_back()
     if partials.shape[1] == 0:
         return dx, dalpha, dcolumns
-    # dalpha is a sum over strips too, so it stays fp32 until then.
-    sums = sum_partials(partials, torch.float32 if need_dalpha else dcolumns.dtype, target)
-    if need_dalpha:
-        dalpha = sums[dcolumns.numel() :].sum().to(alpha.dtype).view_as(alpha)
-    return dx, dalpha, sums[: dcolumns.numel()].view_as(dcolumns).to(dcolumns.dtype)
+    sums = sum_partials(
+        partials, dcolumns.dtype, target, scalar=dalpha if need_dalpha else None, scalar_columns=plan.strips if need_dalpha else 0
+    )
+    return dx, dalpha, sums.view_as(dcolumns)
 
 
 def _backward_reference(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta):

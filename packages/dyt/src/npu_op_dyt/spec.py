@@ -59,7 +59,8 @@ def _traffic(case: Case) -> Traffic:
 
 
 def _bench_case(model: Model, tokens: int) -> Case:
-    return _case(f"{model.name}-T{tokens}", tokens, model.hidden_size, wide_parameters=1, tags=frozenset({"bench"}))
+    # Parameters in the dtype of x: Liger rounds the gradient of alpha to that dtype, which the oracle refuses for an fp32 alpha.
+    return _case(f"{model.name}-T{tokens}", tokens, model.hidden_size, tags=frozenset({"bench"}))
 
 
 def _with_beta(beta: int, case: Case) -> Case:

@@ -6,22 +6,38 @@ import torch
 
 from .device import Target
 from .launch import launch, load_kernels
-from .tiling import programs
+from .tiling import next_power_of_2, programs
 
 # Rows of a tile: with 256 columns of fp32 a transfer of 16 KiB, and few trips for as many rows as an NPU has cores.
 _ROWS = 16
 
+# A tile of fewer fp32 columns would be padded to a UB block anyway.
+_MIN_SCALAR = 8
 
-def sum_partials(partials: torch.Tensor, dtype: torch.dtype, target: Target) -> torch.Tensor:
-    """Column sums of `partials` (programs, n) fp32, added in row order, rounded once to `dtype`; shape (n,)."""
-    count, width = partials.shape
+
+def sum_partials(
+    partials: torch.Tensor, dtype: torch.dtype, target: Target, *, scalar: torch.Tensor | None = None, scalar_columns: int = 0
+) -> torch.Tensor:
+    """Column sums of `partials` (programs, n) fp32, added in row order, rounded once to `dtype`; shape (n - scalar_columns,).
+
+    The last `scalar_columns` columns are added up, in a fixed order too, into the one element of `scalar`, in its dtype: the gradient of
+    a parameter of one element beside those of the columns, in the same launch.
+    """
+    count, pitch = partials.shape
+    width = pitch - scalar_columns
     out = torch.empty(width, dtype=dtype, device=partials.device)
     if count == 0:
+        if scalar is not None:
+            scalar.zero_()
         return out.zero_()
     block = _block_for(width, target.cores)
     kernels = load_kernels("npu_op_runtime.partials_kernel", target.backend)
-    grid = programs(target, -(-width // block), persistent=False)
-    launch(kernels.sum_partials_kernel, grid, target, partials, partials, out, count, width, ROWS=_ROWS, BLOCK=block)
+    tiles = -(-width // block)
+    grid = programs(target, tiles if scalar is None else max(tiles, 1), persistent=False)
+    launch(
+        kernels.sum_partials_kernel, grid, target, partials, partials, out, scalar, count, width, scalar_columns,
+        ROWS=_ROWS, BLOCK=block, SCALAR=0 if scalar is None else next_power_of_2(max(scalar_columns, _MIN_SCALAR)),
+    )  # fmt: skip
     return out
 
 

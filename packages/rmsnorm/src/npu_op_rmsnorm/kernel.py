@@ -83,11 +83,11 @@ def rms_norm_forward_kernel(
             exists = lane < remaining
             mask = exists[:, None] & inside[None, :]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        if not WEIGHT_RESIDENT:
+            # A program of one tile (CUDA): asked for after x, and on its way while x is reduced.
+            weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
         square = _round(x * x, dtype, CASTING)
         rstd = _rstd(row_sum(square, FOLD) * (1.0 / n_cols), eps, dtype, CASTING)
-        if not WEIGHT_RESIDENT:
-            # A program of one tile (CUDA) would wait for the weight before it asks for x.
-            weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
         y = _apply(x, rstd[:, None], weight, dtype, CASTING, HAS_WEIGHT).to(dtype)
         if FOLD > 1:
             tl.store(y_base + piece, y)

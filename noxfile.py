@@ -173,7 +173,8 @@ def lowest_runtime(session: nox.Session) -> None:
     """Run the operators' tests on the oldest runtime that each declares to work with."""
     build(session, "runtime", *[found for found in distributions() if found.short == "runtime"])
     lab = next(found for found in distributions() if found.short == "lab")
-    session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", "torch", f"{lab.folder}[compiler,test]")
+    also = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
+    session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", "torch", f"{lab.folder}[compiler,test]", *also)
     for operator in operators():
         lowest = f"npu-op-runtime=={operator.lowest_runtime}"
         session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", lowest, str(operator.folder))

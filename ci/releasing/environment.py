@@ -48,9 +48,19 @@ class Environment:
             if key in self._seen or key[0] in self._own:
                 continue
             self._seen.add(key)
+            if key[0] == "triton" and not _is_installed("triton"):
+                requirement = self._stand_in(requirement)
             found = _installed(requirement)
             self._link(found)
             waiting += [(needed, inner) for needed in _selected(found.requires or [], extra) for inner in ("", *needed.extras)]
+
+    def _stand_in(self, requirement: Requirement) -> Requirement:
+        """Lets triton-ascend stand for the triton that a CUDA build of torch asks for: both write one folder."""
+        version = next((clause.version for clause in requirement.specifier if clause.operator == "=="), "0")
+        information = self._packages / f"triton-{version}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: triton\nVersion: {version}\n")
+        return Requirement("triton-ascend")
 
     def _link(self, found: Distribution) -> None:
         if found.files is None:
@@ -89,11 +99,18 @@ def _selected(lines: Iterable[str], extra: str) -> Iterator[Requirement]:
             yield requirement
 
 
-def _installed(requirement: Requirement) -> Distribution:
+def _is_installed(name: str) -> bool:
     try:
-        found = distribution(requirement.name)
+        distribution(name)
     except PackageNotFoundError:
-        raise Refused(f"{requirement.name} is needed, but is not in the environment that runs the release ({sys.prefix})") from None
+        return False
+    return True
+
+
+def _installed(requirement: Requirement) -> Distribution:
+    if not _is_installed(requirement.name):
+        raise Refused(f"{requirement.name} is needed, but is not in the environment that runs the release ({sys.prefix})")
+    found = distribution(requirement.name)
     if not requirement.specifier.contains(found.version, prereleases=True):
         raise Refused(f"{requirement} is needed, but the environment that runs the release has {found.version}")
     return found

@@ -38,6 +38,21 @@ def test_conjugate_frequencies_turn_back():
     torch.testing.assert_close(apply_llama4_rotary(rotated, None, freqs.conj())[0], q)
 
 
+def test_inplace_returns_its_arguments_changed():
+    q, k, freqs = torch.randn(1, 5, 2, 8), torch.randn(1, 5, 1, 8), torch.randn(5, 8)
+    wanted = apply_llama4_rotary_reference(q, k, freqs)
+    got = apply_llama4_rotary(q, k, freqs, inplace=True)
+    assert got[0] is q
+    assert got[1] is k
+    for tensor, expected in zip(got, wanted):
+        torch.testing.assert_close(tensor, expected)
+
+
+def test_inplace_declares_its_writes():
+    schema = torch.ops.npu_op_llama4_rope.rotate_.default._schema
+    assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["q", "k"]
+
+
 def test_module_is_the_function():
     q, k, freqs = torch.randn(1, 5, 2, 8), torch.randn(1, 5, 1, 8), _freqs(5, 4)
     for got, wanted in zip(Llama4Rotary()(q, k, freqs), apply_llama4_rotary_reference(q, k, freqs)):

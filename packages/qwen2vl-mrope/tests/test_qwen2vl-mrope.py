@@ -34,6 +34,21 @@ def test_gradient_is_the_inverse_rotation():
     torch.testing.assert_close(gradient, q.detach())
 
 
+def test_inplace_returns_its_arguments_changed():
+    q, k, cos, sin = torch.randn(1, 2, 5, 8), torch.randn(1, 1, 5, 8), torch.randn(3, 1, 5, 8), torch.randn(3, 1, 5, 8)
+    wanted = apply_multimodal_rotary_reference(q, k, cos, sin, (1, 1, 2))
+    got = apply_multimodal_rotary(q, k, cos, sin, (1, 1, 2), inplace=True)
+    assert got[0] is q
+    assert got[1] is k
+    for tensor, expected in zip(got, wanted):
+        torch.testing.assert_close(tensor, expected)
+
+
+def test_inplace_declares_its_writes():
+    schema = torch.ops.npu_op_qwen2vl_mrope.rotate_.default._schema
+    assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["q", "k"]
+
+
 def test_module_is_the_function():
     q, k, cos, sin = torch.randn(1, 5, 2, 16), torch.randn(1, 5, 1, 16), torch.randn(3, 1, 5, 16), torch.randn(3, 1, 5, 16)
     for got, wanted in zip(MultimodalRotary([2, 3, 3], 2)(q, k, cos, sin), apply_multimodal_rotary_reference(q, k, cos, sin, [2, 3, 3], 2)):

@@ -8,14 +8,15 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_same_device, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, compute_dtype, require_dtype
+from npu_op_runtime.inplace import overwrite
 from npu_op_runtime.registration import register_op
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads
+from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
 
 from .reference import apply_llama4_rotary_reference
 
 
 def apply_llama4_rotary(
-    q: torch.Tensor, k: torch.Tensor | None, freqs_cis: torch.Tensor, *, implementation: str | None = None
+    q: torch.Tensor, k: torch.Tensor | None, freqs_cis: torch.Tensor, *, inplace: bool = False, implementation: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Rotates pairs of neighbouring columns of q and k as complex numbers by freqs_cis, in fp32, rounded once.
 
@@ -24,6 +25,7 @@ def apply_llama4_rotary(
         k: as q with its own number of heads, or None.
         freqs_cis: cos + i * sin per pair, complex64 (sequence, head_dim / 2), (1, sequence, head_dim / 2) or (batch, sequence,
             head_dim / 2); or packed as real numbers cos, sin, cos, sin, ... of head_dim columns, fp16, bf16 or fp32. A constant.
+        inplace: write the results over q and k and return those.
         implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
 
     Returns:
@@ -41,14 +43,23 @@ def apply_llama4_rotary(
         raise ValueError("freqs_cis must not require a gradient: it is a constant (implementation='eager' differentiates it)")
     _require_frequencies(q, freqs_cis)
     require_same_device(q=q, k=k, freqs_cis=freqs_cis)
+    if inplace:
+        require_overwritable(q=q, k=k)
     chosen = choose(q, implementation)
     if chosen == "eager":
-        return apply_llama4_rotary_reference(q, k, freqs_cis)
+        rotated = apply_llama4_rotary_reference(q, k, freqs_cis)
+        if not inplace:
+            return rotated
+        overwrite((q, k), rotated)
+        return q, k
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
     packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
     if tracked(q, k):
-        return _Llama4Rotary.apply(q, k, packed)
+        return _Llama4Rotary.apply(q, k, packed, inplace)
+    if inplace:
+        rotate_inplace(q, k, packed)
+        return q, k
     q_out, k_out = rotate(q, k, packed, False)
     return q_out, None if k is None else k_out
 
@@ -65,11 +76,16 @@ def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
 
 class _Llama4Rotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, freqs):
+    def forward(ctx, q, k, freqs, inplace):
         ctx.save_for_backward(freqs)
         ctx.set_materialize_grads(False)
-        q_out, k_out = rotate(q, k, freqs, False)
-        rotated = q_out, None if k is None else k_out
+        if inplace:
+            rotate_inplace(q, k, freqs)
+            ctx.mark_dirty(*[tensor for tensor in (q, k) if tensor is not None])
+            rotated = q, k
+        else:
+            q_out, k_out = rotate(q, k, freqs, False)
+            rotated = q_out, None if k is None else k_out
         frozen = [out for out, needed in zip(rotated, ctx.needs_input_grad) if out is not None and not needed]
         ctx.mark_non_differentiable(*frozen)
         return rotated
@@ -84,31 +100,46 @@ class _Llama4Rotary(torch.autograd.Function):
         elif dq is not None:
             dq, dk_out = rotate(dq, dk, freqs, True)
             dk = None if dk is None else dk_out
-        return dq, dk, None
+        return dq, dk, None, None
+
+
+def _run(q, k, q_out, k_out, freqs, inverse):
+    (freqs,) = contiguous_heads(freqs if freqs.dim() == 3 else freqs.unsqueeze(0))
+    launch_rotation(
+        "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, k_out), (freqs,), q.shape[-1] // 2,
+        interleaved=True, inverse=inverse,
+    )  # fmt: skip
 
 
 def _rotate_kernel(q, k, freqs, inverse):
     q_out, k_out = _rotate_fake(q, k, freqs, inverse)
-    q, k, freqs = contiguous_heads(q, k, freqs if freqs.dim() == 3 else freqs.unsqueeze(0))
-    launch_rotation(
-        "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, None if k is None else k_out), (freqs,), q.shape[-1] // 2,
-        interleaved=True, inverse=inverse,
-    )  # fmt: skip
+    q, k = contiguous_heads(q, k)
+    _run(q, k, q_out, None if k is None else k_out, freqs, inverse)
     return q_out, k_out
 
 
 def _rotate_reference(q, k, freqs, inverse):
-    outputs = _rotate_fake(q, k, freqs, inverse)
     cos, sin = (freqs[..., first::2].to(compute_dtype(freqs.dtype)) for first in (0, 1))
-    turn = torch.complex(cos, -sin if inverse else sin)
-    for out, x in zip(outputs, (q, k)):
-        if x is not None:
-            out.copy_(apply_llama4_rotary_reference(x, None, turn)[0])
+    rotated = apply_llama4_rotary_reference(q, k, torch.complex(cos, -sin if inverse else sin))
+    outputs = _rotate_fake(q, k, freqs, inverse)
+    overwrite(outputs, rotated)
     return outputs
 
 
 def _rotate_fake(q, k, freqs, inverse):
     return torch.empty_like(q), q.new_empty(0) if k is None else torch.empty_like(k)
+
+
+def _inplace_kernel(q, k, freqs):
+    _run(q, k, q, k, freqs, False)
+
+
+def _inplace_reference(q, k, freqs):
+    overwrite((q, k), _rotate_reference(q, k, freqs, False))
+
+
+def _inplace_fake(q, k, freqs):
+    return None
 
 
 rotate = register_op(
@@ -117,4 +148,11 @@ rotate = register_op(
     kernel=_rotate_kernel,
     reference=_rotate_reference,
     fake=_rotate_fake,
+)
+rotate_inplace = register_op(
+    "npu_op_llama4_rope",
+    "rotate_(Tensor(a!) q, Tensor(b!)? k, Tensor freqs) -> ()",
+    kernel=_inplace_kernel,
+    reference=_inplace_reference,
+    fake=_inplace_fake,
 )

@@ -34,6 +34,7 @@ def _cases() -> Iterator[Case]:
     yield _case("many-tokens", 1500, (1, 1), 64)
     yield _case("transposed", 29, (4, 2), 64, dims={"B": 2}, layout="transposed")
     yield _case("sliced", 29, (4, 2), 64, dims={"B": 2}, layout="sliced")
+    yield _case("inplace", 29, (4, 2), 64, options={"inplace": True}, tags=frozenset({"values", "inplace"}))
 
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
@@ -55,6 +56,10 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
         # A tensor of its own, as torch.polar makes it: torch.compile cannot fake a complex view of a real tensor (2.13).
         freqs = torch.view_as_complex(freqs.unflatten(-1, (width // 2, 2))).clone()
     return {"q": heads(dims["Q"]), "k": heads(dims["K"]), "freqs_cis": freqs}
+
+
+def _reference(*, inplace: bool = False, **call: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return apply_llama4_rotary_reference(**call)
 
 
 def _traffic(case: Case) -> Traffic:
@@ -80,7 +85,7 @@ SPEC = OperatorSpec(
     cases=tuple(_cases()),
     make_inputs=_make_inputs,
     function=apply_llama4_rotary,
-    reference=apply_llama4_rotary_reference,
+    reference=_reference,
     differentiable=("q", "k"),
     traffic=_traffic,
     bench_case=_bench_case,

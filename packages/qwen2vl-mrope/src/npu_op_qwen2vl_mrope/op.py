@@ -10,8 +10,9 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.inplace import overwrite
 from npu_op_runtime.registration import reference_gradients, register_op
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads
+from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
 
 from .reference import apply_multimodal_rotary_reference
 
@@ -24,6 +25,7 @@ def apply_multimodal_rotary(
     mrope_section: Sequence[int],
     unsqueeze_dim: int = 1,
     *,
+    inplace: bool = False,
     implementation: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """q * cos + turn(q) * sin, and the same for k, with cos and sin composed of three axes; computed in fp32 and rounded once.
@@ -35,6 +37,7 @@ def apply_multimodal_rotary(
         cos, sin: (3, batch, sequence, head_dim), fp16, bf16 or fp32: temporal, height, width. Constants.
         mrope_section: columns of each half that temporal, height and width take, in this order; they sum to head_dim / 2.
         unsqueeze_dim: where the dimension of heads is, as in transformers.
+        inplace: write the results over q and k and return those.
         implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
 
     Returns:
@@ -58,13 +61,22 @@ def apply_multimodal_rotary(
         if angle.requires_grad:
             raise ValueError(f"{argument} must not require a gradient: it is a constant (implementation='eager' differentiates it)")
     require_same_device(q=q, k=k, cos=cos, sin=sin)
+    if inplace:
+        require_overwritable(q=q, k=k)
     chosen = choose(q, implementation)
     if chosen == "eager":
-        return apply_multimodal_rotary_reference(q, k, cos, sin, sections, unsqueeze_dim)
+        rotated = apply_multimodal_rotary_reference(q, k, cos, sin, sections, unsqueeze_dim)
+        if not inplace:
+            return rotated
+        overwrite((q, k), rotated)
+        return q, k
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu.npu_mrope takes positions and a cache, not cos and sin")
     if tracked(q, k):
-        return _MultimodalRotary.apply(q, k, cos, sin, sections, unsqueeze_dim)
+        return _MultimodalRotary.apply(q, k, cos, sin, sections, unsqueeze_dim, inplace)
+    if inplace:
+        rotate_inplace(q, k, cos, sin, sections, unsqueeze_dim)
+        return q, k
     q_out, k_out = rotate(q, k, cos, sin, sections, unsqueeze_dim, False)
     return q_out, None if k is None else k_out
 
@@ -84,12 +96,17 @@ def checked_sections(mrope_section: Sequence[int]) -> list[int]:
 
 class _MultimodalRotary(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, cos, sin, sections, unsqueeze_dim):
+    def forward(ctx, q, k, cos, sin, sections, unsqueeze_dim, inplace):
         ctx.save_for_backward(cos, sin)
         ctx.layout = sections, unsqueeze_dim
         ctx.set_materialize_grads(False)
-        q_out, k_out = rotate(q, k, cos, sin, sections, unsqueeze_dim, False)
-        rotated = q_out, None if k is None else k_out
+        if inplace:
+            rotate_inplace(q, k, cos, sin, sections, unsqueeze_dim)
+            ctx.mark_dirty(*[tensor for tensor in (q, k) if tensor is not None])
+            rotated = q, k
+        else:
+            q_out, k_out = rotate(q, k, cos, sin, sections, unsqueeze_dim, False)
+            rotated = q_out, None if k is None else k_out
         frozen = [out for out, needed in zip(rotated, ctx.needs_input_grad) if out is not None and not needed]
         ctx.mark_non_differentiable(*frozen)
         return rotated
@@ -104,18 +121,23 @@ class _MultimodalRotary(torch.autograd.Function):
         elif dq is not None:
             dq, dk_out = rotate(dq, dk, cos, sin, *ctx.layout, True)
             dk = None if dk is None else dk_out
-        return dq, dk, None, None, None, None
+        return dq, dk, None, None, None, None, None
+
+
+def _run(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
+    cos, sin = contiguous_heads(cos, sin)
+    heads = tuple(tensor if tensor is None or unsqueeze_dim == 2 else tensor.transpose(1, 2) for tensor in (q, k))
+    outs = heads if q_out is q else tuple(t if t is None or unsqueeze_dim == 2 else t.transpose(1, 2) for t in (q_out, k_out))
+    launch_rotation(
+        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (*heads, *outs), (cos[0], sin[0]), q.shape[-1] // 2,
+        cos.stride(0), sin.stride(0), interleaved=False, inverse=inverse, TEMPORAL=sections[0], HEIGHT=sections[1],
+    )  # fmt: skip
 
 
 def _rotate_kernel(q, k, cos, sin, sections, unsqueeze_dim, inverse):
     q_out, k_out = _rotate_fake(q, k, cos, sin, sections, unsqueeze_dim, inverse)
-    q, k, cos, sin = contiguous_heads(q, k, cos, sin)
-    given = (q, k, q_out, None if k is None else k_out)
-    heads = tuple(tensor if tensor is None or unsqueeze_dim == 2 else tensor.transpose(1, 2) for tensor in given)
-    launch_rotation(
-        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", heads, (cos[0], sin[0]), q.shape[-1] // 2, cos.stride(0), sin.stride(0),
-        interleaved=False, inverse=inverse, TEMPORAL=sections[0], HEIGHT=sections[1],
-    )  # fmt: skip
+    q, k = contiguous_heads(q, k)
+    _run(q, k, q_out, None if k is None else k_out, cos, sin, sections, unsqueeze_dim, inverse)
     return q_out, k_out
 
 
@@ -136,10 +158,29 @@ def _rotate_fake(q, k, cos, sin, sections, unsqueeze_dim, inverse):
     return torch.empty_like(q), q.new_empty(0) if k is None else torch.empty_like(k)
 
 
+def _inplace_kernel(q, k, cos, sin, sections, unsqueeze_dim):
+    _run(q, k, q, k, cos, sin, sections, unsqueeze_dim, False)
+
+
+def _inplace_reference(q, k, cos, sin, sections, unsqueeze_dim):
+    overwrite((q, k), apply_multimodal_rotary_reference(q, k, cos, sin, sections, unsqueeze_dim))
+
+
+def _inplace_fake(q, k, cos, sin, sections, unsqueeze_dim):
+    return None
+
+
 rotate = register_op(
     "npu_op_qwen2vl_mrope",
     "rotate(Tensor q, Tensor? k, Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim, bool inverse) -> (Tensor q_out, Tensor k_out)",
     kernel=_rotate_kernel,
     reference=_rotate_reference,
     fake=_rotate_fake,
+)
+rotate_inplace = register_op(
+    "npu_op_qwen2vl_mrope",
+    "rotate_(Tensor(a!) q, Tensor(b!)? k, Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim) -> ()",
+    kernel=_inplace_kernel,
+    reference=_inplace_reference,
+    fake=_inplace_fake,
 )

@@ -37,6 +37,7 @@ def _cases() -> Iterator[Case]:
     yield _case("many-tokens", 1500, (1, 1), 64)
     yield _case("sequence-first", 29, (4, 2), 64, options={"unsqueeze_dim": 2}, layout="sequence-first")
     yield _case("sliced", 29, (4, 2), 64, dims={"B": 2}, layout="sliced")
+    yield _case("inplace", 29, (4, 2), 64, options={"inplace": True}, layout="transposed", tags=frozenset({"values", "inplace"}))
 
 
 def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
@@ -62,6 +63,10 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
         return factory.randn(3, batch, tokens, width, dtype=angle_dtype)
 
     return {"q": heads(dims["Q"]), "k": heads(dims["K"]), "cos": angles(), "sin": angles()}
+
+
+def _reference(*, inplace: bool = False, **call: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return apply_multimodal_rotary_reference(**call)
 
 
 def _traffic(case: Case) -> Traffic:
@@ -91,7 +96,7 @@ SPEC = OperatorSpec(
     cases=tuple(_cases()),
     make_inputs=_make_inputs,
     function=apply_multimodal_rotary,
-    reference=apply_multimodal_rotary_reference,
+    reference=_reference,
     differentiable=("q", "k"),
     traffic=_traffic,
     bench_case=_bench_case,

@@ -8,6 +8,7 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.inplace import overwrite
 from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
 
@@ -75,9 +76,7 @@ def apply_rotary(
     rotated = formula(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
     if not inplace:
         return rotated
-    for tensor, result in zip((q, k), rotated):
-        if tensor is not None and result is not None:
-            tensor.copy_(result)
+    overwrite((q, k), rotated)
     return q, k
 
 
@@ -162,10 +161,7 @@ def _inplace_kernel(q, k, cos, sin, interleaved, unsqueeze_dim):
 
 
 def _inplace_reference(q, k, cos, sin, interleaved, unsqueeze_dim):
-    rotated = apply_rotary_reference(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
-    q.copy_(rotated[0])
-    if k is not None:
-        k.copy_(rotated[1])
+    overwrite((q, k), apply_rotary_reference(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim))
 
 
 def _inplace_fake(q, k, cos, sin, interleaved, unsqueeze_dim):

@@ -54,7 +54,7 @@ def layer_norm_forward_kernel(
     X, WEIGHT, BIAS, Y, MEAN, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
     stat_outer, stat_middle, stat_row, eps,
     n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, SAVE: tl.constexpr, PARAMETERS_RESIDENT: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, SAVE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x, write y (+ 8 bytes of statistics per row), weight and bias once per program."""
     if DENSE:
@@ -72,10 +72,10 @@ def layer_norm_forward_kernel(
         bias = _parameter(BIAS, piece, inside, HAS_BIAS, False)
     else:
         inside = cols[None, :] < n_cols
-        if PARAMETERS_RESIDENT:
+        if not ONE_TILE:
             weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
             bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
-    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK, ONE_TILE)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
@@ -86,7 +86,7 @@ def layer_norm_forward_kernel(
             exists = lane < remaining
             mask = exists[:, None] & inside
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-            if not PARAMETERS_RESIDENT:
+            if ONE_TILE:
                 # A program of one tile (CUDA): asked for after x, and on their way while x is reduced.
                 weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
                 bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)

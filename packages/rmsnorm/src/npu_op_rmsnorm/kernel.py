@@ -54,7 +54,7 @@ def rms_norm_forward_kernel(
     X, WEIGHT, Y, RSTD, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row, rstd_outer, rstd_middle, rstd_row,
     eps, offset,
     n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
-    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr, WEIGHT_RESIDENT: tl.constexpr,
+    CASTING: tl.constexpr, HAS_WEIGHT: tl.constexpr, SAVE_RSTD: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x, write y (+ 4 bytes of rstd per row), weight once per program."""
     if DENSE:
@@ -68,9 +68,9 @@ def rms_norm_forward_kernel(
     if FOLD > 1:
         piece = lane[:, None] * COLS + cols[None, :]
         weight = _load_weight(WEIGHT, piece, 0, offset, dtype, CASTING, HAS_WEIGHT, False)
-    elif WEIGHT_RESIDENT:
+    elif not ONE_TILE:
         weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
-    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK, ONE_TILE)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
@@ -83,7 +83,7 @@ def rms_norm_forward_kernel(
             exists = lane < remaining
             mask = exists[:, None] & inside[None, :]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-        if not WEIGHT_RESIDENT:
+        if ONE_TILE:
             # A program of one tile (CUDA): asked for after x, and on its way while x is reduced.
             weight = _load_weight(WEIGHT, cols[None, :], inside[None, :], offset, dtype, CASTING, HAS_WEIGHT, True)
         square = _round(x * x, dtype, CASTING)

@@ -149,7 +149,7 @@ def _forward_kernel(
     kernel = kernels.rms_norm_forward_wide_kernel
     if plan.resident:
         kernel = kernels.rms_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "WEIGHT_RESIDENT": target.backend != "cuda"}
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ONE_TILE": target.backend == "cuda"}
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False)
     launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
     rows.write_back()

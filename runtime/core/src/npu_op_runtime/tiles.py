@@ -40,18 +40,25 @@ def known_multiple(count):
 
 
 @triton.jit
-def my_rows(blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr):
+def my_rows(blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.constexpr, ONE_TILE: tl.constexpr = False):
     """This program's share of `blocks` x `inner` rows as (first, last, trips) for `row_tile`.
 
     ONE_BLOCK (blocks is 1) shares out rows, so that no program has more than one row too many; else tiles, none across blocks.
+    ONE_TILE (CUDA, where a streaming kernel has as many programs as tiles): there is nothing to share out, and no loop.
     """
-    if ONE_BLOCK:
-        first, last = my_chunk(inner)
-        trips = tl.cdiv(last - first, ROWS)
+    if ONE_TILE:
+        if ONE_BLOCK:
+            return tl.program_id(0) * ROWS, inner, 1
+        else:
+            return tl.program_id(0), tl.program_id(0) + 1, 1
     else:
-        first, last = my_chunk(blocks * tl.cdiv(inner, ROWS))
-        trips = last - first
-    return first, last, trips
+        if ONE_BLOCK:
+            first, last = my_chunk(inner)
+            trips = tl.cdiv(last - first, ROWS)
+        else:
+            first, last = my_chunk(blocks * tl.cdiv(inner, ROWS))
+            trips = last - first
+        return first, last, trips
 
 
 @triton.jit

@@ -52,10 +52,39 @@ def _statistic(POINTER, group, left, GROUPS: tl.constexpr, FOLD: tl.constexpr):
 
 
 @triton.jit
+def _per_channel(groups, like):
+    """A value of each group once for each of its channels, shaped as `like`, NaN where that is: an operand that is broadcast along one axis
+    alone costs a whole tile nothing, and what is only reshaped the compiler broadcasts along two."""
+    return tl.where(like == like, groups[:, None], like)
+
+
+@triton.jit
 def _store_statistic(POINTER, group, left, value, GROUPS: tl.constexpr, FOLD: tl.constexpr):
     lane = tl.arange(0, GROUPS)
     own = lane < 1 if FOLD > 1 else lane < left
     tl.store(POINTER + group + lane, value, mask=own)
+
+
+@triton.jit
+def _distance(middle, mean, inside, PADDED: tl.constexpr):
+    """How far channels' means lie from their group's; PADDED channels stay 0."""
+    if PADDED:
+        return tl.where(inside, middle - mean[:, None], 0.0)
+    else:
+        return middle - mean[:, None]
+
+
+@triton.jit
+def _affine(distance, rstd, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """What each channel's centred elements are multiplied by and what is added to them, `distance` away from the group's mean."""
+    if HAS_WEIGHT:
+        scale = weight * rstd[:, None]
+    else:
+        scale = _per_channel(rstd, distance)
+    offset = distance * scale
+    if HAS_BIAS:
+        offset = offset + bias
+    return scale, offset
 
 
 @triton.jit
@@ -95,24 +124,20 @@ def group_norm_forward_kernel(
         x = tl.load(x_base + lane[:, :, None] * x_channel + cols, mask=mask, other=0.0).to(tl.float32)
         weight = _parameter(WEIGHT, channel + lane, exists, HAS_WEIGHT)
         bias = _parameter(BIAS, channel + lane, exists, HAS_BIAS)
-        mean = _over_group(tl.sum(x, axis=2), FOLD) * (1.0 / (D * spatial))
-        x = _centred(x, mean[:, None, None], inside, PADDED)
-        if SLOTS != D // FOLD:
-            x = tl.where((slot < D // FOLD)[None, :, None], x, 0.0)
+        # Each channel is centred on its own mean, and the group's variance merged from theirs: values per channel are cheap.
+        middle = tl.sum(x, axis=2) * (1.0 / spatial)
+        x = _centred(x, middle[:, :, None], inside, PADDED)
         if dtype == tl.float32:
             # A mean far above the deviations is off by a rounding of itself: what is left of it is taken away again.
-            rest = _over_group(tl.sum(x, axis=2), FOLD) * (1.0 / (D * spatial))
-            x = _centred(x, rest[:, None, None], inside, PADDED)
-            if SLOTS != D // FOLD:
-                x = tl.where((slot < D // FOLD)[None, :, None], x, 0.0)
-            mean += rest
-        rstd = 1.0 / tl.sqrt(_over_group(tl.sum(x * x, axis=2), FOLD) * (1.0 / (D * spatial)) + eps)
-        if HAS_WEIGHT:
-            y = x * (weight * rstd[:, None])[:, :, None]
-        else:
-            y = x * rstd[:, None, None]
-        if HAS_BIAS:
-            y = y + bias[:, :, None]
+            rest = tl.sum(x, axis=2) * (1.0 / spatial)
+            x = _centred(x, rest[:, :, None], inside, PADDED)
+            middle += rest
+        mean = _over_group(middle, FOLD) * (1.0 / D)
+        distance = _distance(middle, mean, (slot < D // FOLD)[None, :], SLOTS != D // FOLD)
+        squares = tl.sum(x * x, axis=2) + distance * distance * spatial
+        rstd = 1.0 / tl.sqrt(_over_group(squares, FOLD) * (1.0 / (D * spatial)) + eps)
+        scale, offset = _affine(distance, rstd, weight, bias, HAS_WEIGHT, HAS_BIAS)
+        y = x * scale[:, :, None] + offset[:, :, None]
         tl.store(y_base + lane[:, :, None] * spatial + cols, y.to(dtype), mask=mask)
         if SAVE:
             statistics = tl.cast(sample, tl.int64) * (channels // D) + group
@@ -154,28 +179,28 @@ def group_norm_backward_kernel(
         mean = _statistic(MEAN, statistics, left, GROUPS, FOLD)
         rstd = _statistic(RSTD, statistics, left, GROUPS, FOLD)
         # Elements behind the mask need no care: their dy is 0, and so is every product with it.
-        x = tl.load(x_base + lane[:, :, None] * x_channel + cols, mask=mask, other=0.0).to(tl.float32) - mean[:, None, None]
         dy = tl.load(dy_base + lane[:, :, None] * dy_channel + cols, mask=mask, other=0.0).to(tl.float32)
-        level = tl.sum(dy, axis=2)
-        slope = tl.sum(dy * x, axis=2) * rstd[:, None]
+        x = tl.load(x_base + lane[:, :, None] * x_channel + cols, mask=mask, other=0.0).to(tl.float32)
+        dbias = tl.sum(dy, axis=2)
+        x = x - _per_channel(mean, dbias)[:, :, None]
+        dweight = tl.sum(dy * x, axis=2) * rstd[:, None]
         dweight_base, dbias_base = _partials(PARTIALS, sample, channels, NEED_DWEIGHT, NEED_DBIAS)
         if NEED_DWEIGHT:
-            tl.store(dweight_base + channel + lane, slope, mask=exists)
+            tl.store(dweight_base + channel + lane, dweight, mask=exists)
         if NEED_DBIAS:
-            tl.store(dbias_base + channel + lane, level, mask=exists)
+            tl.store(dbias_base + channel + lane, dbias, mask=exists)
         if NEED_DX:
             weight = _parameter(WEIGHT, channel + lane, exists, HAS_WEIGHT)
             if HAS_WEIGHT:
-                level = level * weight
-                slope = slope * weight
-            slope = _over_group(slope, FOLD) * rstd * rstd * (1.0 / (D * spatial))
-            level = _over_group(level, FOLD) * rstd * (1.0 / (D * spatial))
-            dx_base = DX + (tl.cast(sample, tl.int64) * channels + channel) * spatial
-            if HAS_WEIGHT:
-                dx = dy * (weight * rstd[:, None])[:, :, None]
+                scale = weight * rstd[:, None]
+                slope = _over_group(dweight * weight, FOLD) * rstd * rstd * (1.0 / (D * spatial))
+                level = _over_group(dbias * weight, FOLD) * rstd * (1.0 / (D * spatial))
             else:
-                dx = dy * rstd[:, None, None]
-            dx = dx - x * slope[:, None, None] - level[:, None, None]
+                scale = _per_channel(rstd, dbias)
+                slope = _over_group(dweight, FOLD) * rstd * rstd * (1.0 / (D * spatial))
+                level = _over_group(dbias, FOLD) * rstd * (1.0 / (D * spatial))
+            dx = dy * scale[:, :, None] - x * _per_channel(slope, dbias)[:, :, None] - _per_channel(level, dbias)[:, :, None]
+            dx_base = DX + (tl.cast(sample, tl.int64) * channels + channel) * spatial
             tl.store(dx_base + lane[:, :, None] * spatial + cols, dx.to(DX.dtype.element_ty), mask=mask)
 
 
@@ -210,7 +235,7 @@ def group_norm_forward_wide_kernel(
         x_base = X + tl.cast(sample, tl.int64) * x_sample + tl.cast(channel, tl.int64) * x_channel
         y_base = Y + (tl.cast(sample, tl.int64) * channels + channel) * spatial
         pivot = tl.load(x_base + lane[:, :, None] * x_channel + cols, mask=exists[:, :, None] & (cols < FILLED), other=0.0).to(tl.float32)
-        pivot = _over_group(tl.sum(pivot, axis=2), FOLD) * (1.0 / (FOLD * SLOTS * FILLED))
+        pivot = tl.sum(pivot, axis=2) * (1.0 / FILLED)
         # Added across tiles as tiles and reduced once.
         total = tl.zeros((GROUPS, SLOTS, COLS), tl.float32)
         squares = tl.zeros((GROUPS, SLOTS, COLS), tl.float32)
@@ -219,31 +244,30 @@ def group_norm_forward_wide_kernel(
             for start in range(0, spatial, COLS):
                 inside = start + cols < spatial
                 x = tl.load(row_base + lane[:, :, None] * x_channel + (start + cols), mask=exists[:, :, None] & inside, other=0.0)
-                x = _centred(x.to(tl.float32), pivot[:, None, None], inside, PADDED)
+                x = _centred(x.to(tl.float32), pivot[:, :, None], inside, PADDED)
                 total += x
                 squares += x * x
-        shift = _over_group(tl.sum(total, axis=2), FOLD) * (1.0 / (D * spatial))
-        variance = _over_group(tl.sum(squares, axis=2), FOLD) * (1.0 / (D * spatial)) - shift * shift
-        rstd = 1.0 / tl.sqrt(variance + eps)
+        # Means and squares of what each row of the tile has walked, then of the group.
+        shift = tl.sum(total, axis=2) * (GROUPS * SLOTS / (SPAN * spatial))
+        mean = _over_group(pivot + shift, FOLD) * (1.0 / (FOLD * SLOTS))
+        distance = pivot + shift - mean[:, None]
+        rows = tl.sum(squares, axis=2) + (distance * distance - shift * shift) * (SPAN * spatial / (GROUPS * SLOTS))
+        rstd = 1.0 / tl.sqrt(_over_group(rows, FOLD) * (1.0 / (D * spatial)) + eps)
+        distance = pivot - mean[:, None]
         if SAVE:
             statistics = tl.cast(sample, tl.int64) * (channels // D) + channel // D
-            _store_statistic(MEAN, statistics, left, pivot + shift, GROUPS, FOLD)
+            _store_statistic(MEAN, statistics, left, mean, GROUPS, FOLD)
             _store_statistic(RSTD, statistics, left, rstd, GROUPS, FOLD)
         for row in range(0, SPAN, GROUPS * SLOTS):
             row_base = x_base + tl.cast(row, tl.int64) * x_channel
             out_base = y_base + tl.cast(row, tl.int64) * spatial
             weight = _parameter(WEIGHT, channel + row + lane, exists, HAS_WEIGHT)
             bias = _parameter(BIAS, channel + row + lane, exists, HAS_BIAS)
+            scale, offset = _affine(distance, rstd, weight, bias, HAS_WEIGHT, HAS_BIAS)
             for start in range(0, spatial, COLS):
                 mask = exists[:, :, None] & (start + cols < spatial)
                 x = tl.load(row_base + lane[:, :, None] * x_channel + (start + cols), mask=mask, other=0.0).to(tl.float32)
-                x = x - pivot[:, None, None] - shift[:, None, None]
-                if HAS_WEIGHT:
-                    y = x * (weight * rstd[:, None])[:, :, None]
-                else:
-                    y = x * rstd[:, None, None]
-                if HAS_BIAS:
-                    y = y + bias[:, :, None]
+                y = (x - pivot[:, :, None]) * scale[:, :, None] + offset[:, :, None]
                 tl.store(out_base + lane[:, :, None] * spatial + (start + cols), y.to(Y.dtype.element_ty), mask=mask)
 
 

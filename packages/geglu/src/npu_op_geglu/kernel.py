@@ -53,13 +53,13 @@ def _gradients(dy, gate, up, TANH: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["elements"])
-def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TANH: tl.constexpr):
+def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr, TANH: tl.constexpr):
     """Contiguous. Moves: read gate and up, write out."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_elements(elements)
-    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
@@ -71,14 +71,15 @@ def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: 
 @triton.jit(do_not_specialize=["elements"])
 def geglu_backward_kernel(
     DY, GATE, UP, DGATE, DUP, elements,
-    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, TANH: tl.constexpr, NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr, TANH: tl.constexpr,
+    NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr,
 ):  # fmt: skip
     """Contiguous. Moves: read dy, gate and up, write dgate and dup (which may be gate and up themselves)."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_elements(elements)
-    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)

@@ -47,14 +47,14 @@ def _gradients(
 @triton.jit(do_not_specialize=["elements"])
 def swiglu_forward_kernel(
     GATE, UP, OUT, elements, gate_multiplier, down_multiplier,
-    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr,
 ):  # fmt: skip
     """Contiguous. Moves: read gate and up, write out."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_elements(elements)
-    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
@@ -66,15 +66,15 @@ def swiglu_forward_kernel(
 @triton.jit(do_not_specialize=["elements"])
 def swiglu_backward_kernel(
     DY, GATE, UP, DGATE, DUP, elements, gate_multiplier, down_multiplier,
-    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr,
+    BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr,
     NEED_DGATE: tl.constexpr, NEED_DUP: tl.constexpr,
 ):  # fmt: skip
     """Contiguous. Moves: read dy, gate and up, write dgate and dup (which may be gate and up themselves)."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_elements(elements)
-    for trip in range(tl.cdiv(last - first, BLOCK).to(tl.int32)):
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)

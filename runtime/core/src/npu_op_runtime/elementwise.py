@@ -24,10 +24,11 @@ def launch_elementwise(
     buffers: tuple[Buffer, ...],
     **constants: Any,
 ) -> None:
-    """Launches `<name>_kernel(*tensors, elements, BLOCK, ALIGNED)` or, for strided tensors, `<name>_rows_kernel`.
+    """Launches `<name>_kernel(*tensors, elements, BLOCK, ALIGNED, ONE_TILE)` or, for strided tensors, `<name>_rows_kernel`.
 
     ALIGNED says that the width, hence `elements` for any number of rows, is a multiple of 16: `elements` itself must not be specialised.
-    The rows kernel takes `(*tensors, outer, middle, inner, (outer, middle, row stride) of each tensor, n_cols, ROWS, COLS, ONE_BLOCK)`.
+    ONE_TILE that each program has one block, as on CUDA. The rows kernel takes
+    `(*tensors, outer, middle, inner, (outer, middle, row stride) of each tensor, n_cols, ROWS, COLS, ONE_BLOCK)`.
     `constants` go to either. Outputs may be inputs (in place), or None where nobody wants them. Empty tensors launch nothing.
     """
     wanted = [output for output in outputs if output is not None]
@@ -43,7 +44,7 @@ def launch_elementwise(
         aligned = first.dim() > 0 and first.shape[-1] % ALIGNMENT == 0
         launch(
             kernel, grid, target, first, *inputs, *outputs, first.numel(),
-            num_warps=flat.num_warps, BLOCK=flat.block, ALIGNED=aligned, **constants,
+            num_warps=flat.num_warps, BLOCK=flat.block, ALIGNED=aligned, ONE_TILE=target.backend == "cuda", **constants,
         )  # fmt: skip
         return
     n_cols = first.shape[-1]

@@ -27,10 +27,18 @@ _SHARE = tl.constexpr(256)
 
 
 @triton.jit
-def my_elements(elements):
-    """First and one-past-last element (int64) of this program's even share of flat memory, whatever the tiles."""
-    first, last = my_chunk(tl.cdiv(elements, _SHARE))
-    return tl.cast(first, tl.int64) * _SHARE, tl.minimum(tl.cast(last, tl.int64) * _SHARE, elements)
+def my_elements(elements, BLOCK: tl.constexpr, ONE_TILE: tl.constexpr):
+    """This program's even share of flat memory, whatever the tiles: first and one-past-last element (int64), trips of BLOCK.
+
+    ONE_TILE (CUDA, as many programs as tiles): there is nothing to share out, and no loop; the last element may be another program's.
+    """
+    if ONE_TILE:
+        return tl.cast(tl.program_id(0), tl.int64) * BLOCK, tl.cast(elements, tl.int64), 1
+    else:
+        first, last = my_chunk(tl.cdiv(elements, _SHARE))
+        first = tl.cast(first, tl.int64) * _SHARE
+        last = tl.minimum(tl.cast(last, tl.int64) * _SHARE, elements)
+        return first, last, tl.cdiv(last - first, BLOCK).to(tl.int32)
 
 
 @triton.jit

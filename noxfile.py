@@ -29,6 +29,8 @@ SessionFunction = Callable[[nox.Session], None]
 CONSTRAINTS = "ci/constraints.txt"
 # liger-kernel requires `triton`, which would overwrite triton-ascend.
 PEERS = ("liger-kernel",)
+# Tests that run what pages and their examples promise.
+PAGES = "readme or glm5"
 HAS_CUDA = shutil.which("nvidia-smi") is not None
 HAS_NPU = any(Path("/dev").glob("davinci[0-9]*"))
 # Where kernels run on this machine's own device, or in the interpreter where it has none.
@@ -275,7 +277,7 @@ def affected(session: nox.Session) -> None:
     if found["docs"]:
         session.notify("docs", posargs=[])
         if not found["all"]:
-            run_pytest(session, "ascend", "ci/tests/test_readme.py")
+            run_pytest(session, "ascend", "ci/tests", "-k", PAGES)
 
 
 @shared("new-op", "Make a new operator that is green as it comes: `nox -s new-op -- my-op`.", "ascend")

@@ -253,9 +253,7 @@ def test_a_missing_sibling_is_noticed(root: Path, tmp_path: Path) -> None:
 def test_the_triton_of_ascend_stands_for_the_one_that_torch_asks_for(tmp_path: Path) -> None:
     environment = Environment(tmp_path / "clean", set())
     environment.borrow([Requirement("triton==3.6.0")])
-    program = (
-        "import importlib.metadata as m, importlib.util as u; assert m.version('triton') == '3.6.0' and u.find_spec('triton')"
-    )
+    program = "import importlib.metadata as m, importlib.util as u; assert m.version('triton') == '3.6.0' and u.find_spec('triton')"
     environment.run("-I", "-c", program, cwd=tmp_path, refusal="it is not there")
     environment.require_consistent()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.rotary_tiles import heads_arguments, load_pairs, rotate_heads
+from npu_op_runtime.rotary_tiles import heads_arguments, load_heads, load_pairs, store_heads
 from npu_op_runtime.tiles import my_rows, row_tile
 
 
@@ -25,13 +25,26 @@ def llama4_rotary_kernel(
         batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
         freqs_at = FREQS + tl.cast(batch, tl.int64) * freqs_batch + tl.cast(token, tl.int64) * freqs_token
         cos, sin = load_pairs(freqs_at, left, freqs_token, TOKENS, HALF, HALF_BLOCK, INTERLEAVED)
+        # All loads first: what is stored may be where the next load reads, as far as a compiler knows, and it would wait.
         if Q_HEADS > 0:
-            rotate_heads(
-                Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head, q_out_batch, q_out_token, q_out_head,
-                cos, cos, sin, sin, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+            q_first, q_second = load_heads(
+                Q, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+                Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
             )  # fmt: skip
         if K_HEADS > 0:
-            rotate_heads(
-                K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
-                cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+            k_first, k_second = load_heads(
+                K, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+                K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
+            )  # fmt: skip
+        if Q_HEADS > 0:
+            store_heads(
+                q_first, q_second, Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+                q_out_batch, q_out_token, q_out_head, cos, cos, sin, sin, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK,
+                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+            )  # fmt: skip
+        if K_HEADS > 0:
+            store_heads(
+                k_first, k_second, K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+                k_out_batch, k_out_token, k_out_head, cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK,
+                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
             )  # fmt: skip

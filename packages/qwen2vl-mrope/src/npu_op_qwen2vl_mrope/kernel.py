@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.rotary_tiles import heads_arguments, load_pairs, rotate_heads
+from npu_op_runtime.rotary_tiles import heads_arguments, load_heads, load_pairs, store_heads
 from npu_op_runtime.tiles import my_rows, row_tile
 
 
@@ -48,15 +48,26 @@ def multimodal_rotary_kernel(
         sin_at = SIN + tl.cast(batch, tl.int64) * sin_batch + tl.cast(token, tl.int64) * sin_token
         cos_a, cos_b = _load_axes(cos_at, left, cos_axis, cos_token, TOKENS, HALF, HALF_BLOCK, TEMPORAL, HEIGHT)
         sin_a, sin_b = _load_axes(sin_at, left, sin_axis, sin_token, TOKENS, HALF, HALF_BLOCK, TEMPORAL, HEIGHT)
+        # All loads first: what is stored may be where the next load reads, as far as a compiler knows, and it would wait.
         if Q_HEADS > 0:
-            rotate_heads(
-                Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head, q_out_batch, q_out_token, q_out_head,
-                cos_a, cos_b, sin_a, sin_b, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK,
-                ALIGNED, INTERLEAVED, INVERSE,
+            q_first, q_second = load_heads(
+                Q, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+                Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
             )  # fmt: skip
         if K_HEADS > 0:
-            rotate_heads(
-                K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
-                cos_a, cos_b, sin_a, sin_b, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK,
-                ALIGNED, INTERLEAVED, INVERSE,
+            k_first, k_second = load_heads(
+                K, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+                K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
+            )  # fmt: skip
+        if Q_HEADS > 0:
+            store_heads(
+                q_first, q_second, Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+                q_out_batch, q_out_token, q_out_head, cos_a, cos_b, sin_a, sin_b, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK,
+                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+            )  # fmt: skip
+        if K_HEADS > 0:
+            store_heads(
+                k_first, k_second, K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+                k_out_batch, k_out_token, k_out_head, cos_a, cos_b, sin_a, sin_b, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK,
+                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
             )  # fmt: skip

@@ -45,52 +45,109 @@ def _rotated(a, b, cos_a, cos_b, sin_a, sin_b, INVERSE: tl.constexpr):
 
 
 @triton.jit
-def rotate_heads(
-    X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head, cos_a, cos_b, sin_a, sin_b,
-    N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    REST: tl.constexpr, REST_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+def _rows_of_heads(
+    BASE, batch, token, left, head, batch_stride, token_stride, head_stride,
+    N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Rotates heads `head` to `head + HEADS` of `left` tokens (TOKENS at most) from X to OUT, which may be X; copies REST columns behind.
-
-    INVERSE is the transposed rotation, the gradient. Moves: read and write TOKENS x HEADS rows of 2 HALF + REST columns.
-    """
+    """A scalar int64 base, the int32 offset of each row from it, and which rows there are."""
     if ALIGNED:
-        x_batch = known_multiple(x_batch)
-        x_token = known_multiple(x_token)
-        x_head = known_multiple(x_head)
-        out_batch = known_multiple(out_batch)
-        out_token = known_multiple(out_token)
-        out_head = known_multiple(out_head)
+        batch_stride = known_multiple(batch_stride)
+        token_stride = known_multiple(token_stride)
+        head_stride = known_multiple(head_stride)
     lane = tl.arange(0, TOKENS)[:, None, None]
     heads = tl.arange(0, HEADS)[None, :, None]
     exists = lane < left
     if HEADS * PIECES != N_HEADS:
         exists = exists & (heads < N_HEADS - head)
-    # Scalar int64 bases, int32 offsets inside a tile.
-    x_base = X + tl.cast(batch, tl.int64) * x_batch + tl.cast(token, tl.int64) * x_token + tl.cast(head, tl.int64) * x_head
-    out_base = OUT + tl.cast(batch, tl.int64) * out_batch + tl.cast(token, tl.int64) * out_token + tl.cast(head, tl.int64) * out_head
-    x_at = lane * x_token + heads * x_head
-    out_at = lane * out_token + heads * out_head
-    dtype: tl.constexpr = OUT.dtype.element_ty
+    base = BASE + tl.cast(batch, tl.int64) * batch_stride + tl.cast(token, tl.int64) * token_stride + tl.cast(head, tl.int64) * head_stride
+    return base, lane * token_stride + heads * head_stride, exists
+
+
+@triton.jit
+def load_heads(
+    X, batch, token, left, head, x_batch, x_token, x_head,
+    N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr,
+):  # fmt: skip
+    """Heads `head` to `head + HEADS` of `left` tokens (TOKENS at most), as they lie in memory, for `store_heads`.
+
+    Two tiles of halves; interleaved pairs are one tile of whole rows, or of words where X is of int32, and come as both results.
+    """
+    base, at, exists = _rows_of_heads(X, batch, token, left, head, x_batch, x_token, x_head, N_HEADS, TOKENS, HEADS, PIECES, ALIGNED)
     if INTERLEAVED:
-        cols = tl.arange(0, 2 * HALF_BLOCK)[None, None, :]
-        mask = exists & (cols < 2 * HALF) if HALF_BLOCK != HALF else exists
         # Whole rows, parted on chip: a load of every other column would move everything twice.
-        x = tl.load(x_base + (x_at + cols), mask=mask, other=0.0)
-        a, b = tl.split(tl.reshape(x, (TOKENS, HEADS, HALF_BLOCK, 2)))
-        a, b = _rotated(a.to(tl.float32), b.to(tl.float32), cos_a, cos_b, sin_a, sin_b, INVERSE)
-        y = tl.reshape(tl.join(a.to(dtype), b.to(dtype)), (TOKENS, HEADS, 2 * HALF_BLOCK))
-        tl.store(out_base + (out_at + cols), y, mask=mask)
+        columns: tl.constexpr = HALF if X.dtype.element_ty == tl.int32 else 2 * HALF
+        block: tl.constexpr = HALF_BLOCK if X.dtype.element_ty == tl.int32 else 2 * HALF_BLOCK
+        cols = tl.arange(0, block)[None, None, :]
+        mask = exists & (cols < columns) if block != columns else exists
+        first = tl.load(base + (at + cols), mask=mask, other=0)
+        second = first
     else:
         cols = tl.arange(0, HALF_BLOCK)[None, None, :]
         mask = exists & (cols < HALF) if HALF_BLOCK != HALF else exists
-        a = tl.load(x_base + (x_at + cols), mask=mask, other=0.0).to(tl.float32)
-        b = tl.load(x_base + HALF + (x_at + cols), mask=mask, other=0.0).to(tl.float32)
+        first = tl.load(base + (at + cols), mask=mask, other=0)
+        second = tl.load(base + HALF + (at + cols), mask=mask, other=0)
+    return first, second
+
+
+@triton.jit
+def store_heads(
+    first, second, X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head, cos_a, cos_b, sin_a, sin_b,
+    N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    REST: tl.constexpr, REST_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """Rotates what `load_heads` loaded from X and writes it to OUT, which may be X; copies REST columns behind.
+
+    INVERSE is the transposed rotation, the gradient. Moves: write TOKENS x HEADS rows of 2 HALF + REST columns, read the last REST.
+    """
+    base, at, exists = _rows_of_heads(
+        OUT, batch, token, left, head, out_batch, out_token, out_head, N_HEADS, TOKENS, HEADS, PIECES, ALIGNED
+    )
+    dtype: tl.constexpr = OUT.dtype.element_ty
+    words: tl.constexpr = dtype == tl.int32
+    columns: tl.constexpr = HALF if words else 2 * HALF
+    if words:
+        cols = tl.arange(0, HALF_BLOCK)[None, None, :]
+        mask = exists & (cols < HALF) if HALF_BLOCK != HALF else exists
+        # The upper half of an fp32 number is a bf16 number: a mask and a shift part a pair, where shuffles would cost more than all else.
+        a = (first << 16).to(tl.float32, bitcast=True)
+        b = (first & -65536).to(tl.float32, bitcast=True)
         a, b = _rotated(a, b, cos_a, cos_b, sin_a, sin_b, INVERSE)
-        tl.store(out_base + (out_at + cols), a.to(dtype), mask=mask)
-        tl.store(out_base + HALF + (out_at + cols), b.to(dtype), mask=mask)
+        a = a.to(tl.bfloat16).to(tl.float32).to(tl.int32, bitcast=True)
+        b = b.to(tl.bfloat16).to(tl.float32).to(tl.int32, bitcast=True)
+        tl.store(base + (at + cols), b | ((a >> 16) & 65535), mask=mask)
+    elif INTERLEAVED:
+        cols = tl.arange(0, 2 * HALF_BLOCK)[None, None, :]
+        mask = exists & (cols < 2 * HALF) if HALF_BLOCK != HALF else exists
+        a, b = tl.split(tl.reshape(first, (TOKENS, HEADS, HALF_BLOCK, 2)))
+        a, b = _rotated(a.to(tl.float32), b.to(tl.float32), cos_a, cos_b, sin_a, sin_b, INVERSE)
+        y = tl.reshape(tl.join(a.to(dtype), b.to(dtype)), (TOKENS, HEADS, 2 * HALF_BLOCK))
+        tl.store(base + (at + cols), y, mask=mask)
+    else:
+        cols = tl.arange(0, HALF_BLOCK)[None, None, :]
+        mask = exists & (cols < HALF) if HALF_BLOCK != HALF else exists
+        a, b = _rotated(first.to(tl.float32), second.to(tl.float32), cos_a, cos_b, sin_a, sin_b, INVERSE)
+        tl.store(base + (at + cols), a.to(dtype), mask=mask)
+        tl.store(base + HALF + (at + cols), b.to(dtype), mask=mask)
     if REST > 0:
+        x_base, x_at, _ = _rows_of_heads(X, batch, token, left, head, x_batch, x_token, x_head, N_HEADS, TOKENS, HEADS, PIECES, ALIGNED)
         cols = tl.arange(0, REST_BLOCK)[None, None, :]
         mask = exists & (cols < REST) if REST_BLOCK != REST else exists
-        rest = tl.load(x_base + 2 * HALF + (x_at + cols), mask=mask, other=0.0)
-        tl.store(out_base + 2 * HALF + (out_at + cols), rest, mask=mask)
+        rest = tl.load(x_base + columns + (x_at + cols), mask=mask, other=0)
+        tl.store(base + columns + (at + cols), rest, mask=mask)
+
+
+@triton.jit
+def rotate_heads(
+    X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head, cos_a, cos_b, sin_a, sin_b,
+    N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
+    REST: tl.constexpr, REST_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """`load_heads` and `store_heads` of heads that nothing else is loaded with."""
+    first, second = load_heads(
+        X, batch, token, left, head, x_batch, x_token, x_head, N_HEADS, TOKENS, HEADS, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED
+    )
+    store_heads(
+        first, second, X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head,
+        cos_a, cos_b, sin_a, sin_b, N_HEADS, TOKENS, HEADS, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+    )  # fmt: skip

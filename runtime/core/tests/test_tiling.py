@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from npu_op_runtime.device import Target
 from npu_op_runtime.soc import SOCS
-from npu_op_runtime.tiling import MAX_GRID, UB_BLOCK_BYTES, Buffer, plan_blocks, plan_flat, plan_rows, plan_tall, programs
+from npu_op_runtime.tiling import MAX_GRID, UB_BLOCK_BYTES, Buffer, plan_blocks, plan_columns, plan_flat, plan_rows, plan_tall, programs
 
 NPU_TARGETS = [Target("npu", soc.vector_cores, soc.ub_bytes) for soc in SOCS.values()]
 targets = st.sampled_from(NPU_TARGETS)
@@ -70,6 +70,17 @@ def test_block_plans_cover_the_row_with_even_pieces(target, n_cols, itemsize):
     assert pieces * plan.cols >= n_cols > (pieces - 1) * plan.cols
 
 
+@given(target=targets, n_cols=st.integers(1, 200_000), itemsize=itemsizes)
+def test_column_plans_have_two_rows_and_cover_any_width(target, n_cols, itemsize):
+    buffers = (*stream(itemsize, 2), *(Buffer(4),) * 5)
+    plan = plan_columns(target, n_cols, buffers)
+    assert plan.rows >= 2
+    assert plan.fold == 1
+    assert used(plan.rows, plan.cols, buffers) <= target.ub_bytes
+    pieces = plan.tiles(1, 1, n_cols)
+    assert pieces * plan.cols >= n_cols > (pieces - 1) * plan.cols
+
+
 @given(target=targets, itemsize=itemsizes, streams=st.integers(1, 6), work=st.integers(0, 6))
 def test_flat_plans_fit_ub_double_buffered(target, itemsize, streams, work):
     buffers = (*stream(itemsize, streams), *(Buffer(4),) * work)
@@ -126,6 +137,8 @@ def test_cuda_takes_powers_of_two():
 def test_width_below_one_is_refused():
     with pytest.raises(ValueError, match=r"n_cols must be at least 1 \(got 0\)"):
         plan_rows(NPU_TARGETS[0], 0, (Buffer(2),), (Buffer(2),))
+    with pytest.raises(ValueError, match=r"n_cols must be at least 1 \(got 0\)"):
+        plan_columns(NPU_TARGETS[0], 0, (Buffer(2),))
     with pytest.raises(ValueError, match=r"n_cols must be at least 1 \(got 0\)"):
         plan_tall(NPU_TARGETS[0], 0, stream(2, 1))
 

@@ -122,6 +122,7 @@ class OperatorSpec:
         bench_variants: calls that the benchmark reports apart, by the name of their row, each a change of the bench case.
         peers: other implementations by name ("liger", "vendor"), same arguments as `function`; import inside the function, Liger's
             classes from `liger_kernel.ops`, where Liger puts those of the device at hand.
+        judged: the stand-in of a benchmark case whose values are judged on a CPU: what only PyTorch's own products see may shrink.
         rows: the key of `Case.dims` that counts rows, tokens or batch: no kernel is compiled again when it changes.
         free_dims: other keys of `Case.dims` that may take any value of a range, whatever the rest: `{"H": range(1, 9000)}`.
         socs: the SoCs that the compile gate covers.
@@ -138,6 +139,7 @@ class OperatorSpec:
     models: tuple[str, ...] = tuple(MODELS)
     bench_variants: Mapping[str, Callable[[Case], Case]] = field(default_factory=dict)
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    judged: Callable[[Case], Case] = lambda case: case
     rows: str = "T"
     free_dims: Mapping[str, range] = field(default_factory=dict)
     socs: tuple[str, ...] = GATE_SOCS

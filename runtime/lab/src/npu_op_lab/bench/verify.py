@@ -21,7 +21,8 @@ def verification(verdicts: Iterable[Verdict], how: str) -> Verification:
 
 
 def reduced(point: Point, forward_bytes: int, most: int = 1 << 30) -> Case:
-    """The case at so many rows, 3 to `most` and never more than it has, that its forward moves about `forward_bytes`."""
+    """The spec's stand-in for the case at so many rows that its forward moves about `forward_bytes`: 3 to `most`, no more than it has."""
     rows = point.spec.rows
     row_bytes = point.spec.traffic(with_dims(point.case, **{rows: 1})).forward
-    return with_dims(point.case, **{rows: min(point.case.dims[rows], max(3, min(most, forward_bytes // max(row_bytes, 1))))})
+    fewer = min(point.case.dims[rows], max(3, min(most, forward_bytes // max(row_bytes, 1))))
+    return point.spec.judged(with_dims(point.case, **{rows: fewer}))

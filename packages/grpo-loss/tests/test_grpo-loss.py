@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from npu_op_grpo_loss import FusedLinearGRPOLoss, fused_linear_grpo_loss, grpo_loss
+from npu_op_grpo_loss.chunks import rows_of_chunk
+from npu_op_grpo_loss.spec import LOGITS_SPEC, SPEC
+from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.bench.memory import PeakMemory
+from npu_op_lab.execution import available_modes
+from npu_op_lab.inputs import Inputs
+from npu_op_lab.passes import evaluate, forward
+from npu_op_lab.watch import ThroughOps
+
+EXECUTED = [mode for mode in available_modes() if mode.executes]
+KERNELS = [mode for mode in available_modes() if mode.kernels]
+
+
+class TestBattery(OperatorBattery):
+    spec = SPEC
+
+
+class TestLogitsBattery(OperatorBattery):
+    spec = LOGITS_SPEC
+
+
+def case_named(name, **changes):
+    found = next(case for case in SPEC.cases if case.name == name)
+    return replace(found, dims={**found.dims, **changes.pop("dims", {})}, options={**found.options, **changes})
+
+
+# 26 tokens: chunks across sequences, with a short one at the end; several sequences a chunk; a sequence longer than a chunk.
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    "case",
+    (
+        case_named("dapo-bfloat16", chunk_rows=16, dims={"B": 3}),
+        case_named("dapo-float16", chunk_rows=16, weight_accumulation="input"),
+        case_named("bias", chunk_rows=16),
+        case_named("luspo-sequence", chunk_rows=16),
+        case_named("grpo-sequence", chunk_rows=32, dims={"B": 5}),
+        case_named("grpo-sequence", chunk_rows=16, dims={"L": 35}),
+        case_named("corrected-sequence", chunk_rows=16, dims={"L": 35}),
+    ),
+    ids=lambda case: f"{case.name}-{'-'.join(f'{name}{size}' for name, size in case.dims.items())}",
+)
+def test_chunks_add_up(case, mode):
+    failed = [str(verdict) for verdict in evaluate(SPEC, case, mode=mode) if not verdict.passed]
+    assert not failed, "\n".join(failed)
+
+
+def test_rows_of_a_chunk():
+    def weight(vocabulary, width, dtype=torch.bfloat16):
+        return torch.empty(vocabulary, width, dtype=dtype, device="meta")
+
+    assert rows_of_chunk(16384, weight(128256, 4096), 0) == 4096  # logits as large as the weight
+    assert rows_of_chunk(20000, weight(128256, 16384), 0) == 4000  # 1 GiB would be 4176
+    assert rows_of_chunk(5000, weight(128256, 4096), 0) == 2512  # even chunks of whole 16 rows
+    assert rows_of_chunk(100, weight(300, 16), 0) == 100
+    assert rows_of_chunk(100, weight(300, 16), 40) == 32
+    assert rows_of_chunk(100, weight(300, 16), 1) == 16
+    assert rows_of_chunk(0, weight(300, 16), 0) == 0
+
+
+class Largest(ThroughOps):
+    """The most bytes that the memory behind a tensor within takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def aten(self, func, args, kwargs):
+        result = super().aten(func, args, kwargs)
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.bytes = max(self.bytes, tensor.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("level", ("token", "sequence"))
+def test_logits_of_the_whole_batch_never_exist(mode, level):
+    batch, length, width, vocabulary, chunk = 4, 64, 16, 1000, 32
+    case = case_named(
+        "dapo-bfloat16", chunk_rows=chunk, importance_sampling_level=level, dims={"B": batch, "L": length, "H": width, "V": vocabulary}
+    )
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    names = ("hidden", "lm_head_weight")
+    with mode.enter(), Largest() as largest, PeakMemory(inputs.values()) as memory:
+        given = memory.bytes
+        done = forward(SPEC.function, case, inputs, names)
+        done.backward({"loss": torch.ones_like(done.outputs["loss"])})
+    gradients = 2 * (batch * length + vocabulary) * width
+    chunks = 2 * chunk * vocabulary
+    accumulation = 4 * vocabulary * width
+    assert largest.bytes <= max(chunks, accumulation)
+    per_token = 4 * batch * length
+    assert memory.peak - given <= gradients + chunks + accumulation + 40 * per_token
+    # The bound means something: logits in bf16 alone are more.
+    assert 2 * batch * length * vocabulary > gradients + chunks + accumulation + 40 * per_token
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("level", ("token", "sequence"))
+def test_masked_tokens_may_hold_anything(mode, level):
+    case = case_named("grpo", importance_sampling_level=level)
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    spoilt = dict(inputs)
+    masked = inputs["attention_mask"] == 0
+    assert masked.any()
+    spoilt["selected_ids"] = inputs["selected_ids"].masked_fill(masked, -100)
+    for name in ("old_logps", "ref_logps", "vllm_is_ratio"):
+        spoilt[name] = inputs[name].masked_fill(masked, math.nan)
+    del spoilt["vllm_is_ratio"], inputs["vllm_is_ratio"]
+    results = []
+    for given in (inputs, spoilt):
+        with mode.enter():
+            done = forward(SPEC.function, case, given, ("hidden", "lm_head_weight"))
+            results.append({**done.outputs, **done.backward({"loss": torch.ones_like(done.outputs["loss"])})})
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
+
+
+# Sequences, and rows, that lie more than 2^31 elements apart, in memory of which next to nothing is touched.
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(("sizes", "strides"), (((2, 3, 40), (2**31 + 64, 40)), ((1, 6, 5000), (0, 2**29 + 16))), ids=("sequences", "rows"))
+def test_offsets_above_2_to_the_31(mode, sizes, strides):
+    case = replace(next(case for case in LOGITS_SPEC.cases if case.name == "grpo"), dims=dict(zip("BLV", sizes, strict=True)))
+    inputs = LOGITS_SPEC.make_inputs(case, Inputs(mode.device))
+    near = inputs["logits"]
+    span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, (*strides, 1), strict=True))
+    assert span > 2**31
+    far = torch.empty(span, dtype=near.dtype, device=mode.device).as_strided(sizes, (*strides, 1)).copy_(near)
+    found = []
+    for logits in (near, far):
+        logits = logits.detach().requires_grad_()
+        with mode.enter():
+            result = grpo_loss(**{**inputs, "logits": logits}, **case.options)
+            found.append((result.loss.detach(), *torch.autograd.grad(result.loss, logits)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+def test_backward_twice_needs_retain_graph_and_then_gives_the_same(mode):
+    case = case_named("dapo-float32")
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    hidden = inputs["hidden"].requires_grad_()
+    with mode.enter():
+        loss = fused_linear_grpo_loss(**inputs, **case.options).loss
+        first = torch.autograd.grad(loss, hidden, torch.full_like(loss, 3.0), retain_graph=True)[0]
+        second = torch.autograd.grad(loss, hidden, torch.full_like(loss, 3.0))[0]
+        assert torch.equal(first, second)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(loss, hidden)
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+def test_fp16_gradients_survive_a_loss_scaler(mode):
+    """Without a scale of its own the gradient of a logit, probability / tokens, would be flushed before the scaler's factor arrives."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 8, 16, generator=generator).to(mode.device, torch.float16).requires_grad_()
+    weight = (0.1 * torch.randn(3000, 16, generator=generator)).to(mode.device, torch.float16).requires_grad_()
+    ids, mask = torch.zeros(1, 8, dtype=torch.int64, device=mode.device), torch.ones(1, 8, device=mode.device)
+    advantages, count = torch.ones(1, device=mode.device), 20_000
+    with mode.enter():
+        loss = fused_linear_grpo_loss(hidden, weight, ids, mask, advantages, beta=0.0, num_items_in_batch=count).loss
+        (gradient,) = torch.autograd.grad(loss, weight, torch.full_like(loss, 2.0**16))
+    probabilities = (hidden.detach().double() @ weight.detach().double().T).softmax(-1)
+    exact = (2.0**16 / count) * (probabilities - torch.nn.functional.one_hot(ids, 3000)).flatten(0, 1).T @ hidden.detach().double()[0]
+    error = (gradient.double() - exact)[1:].norm() / exact[1:].norm()
+    assert error < 0.02
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+def test_a_reference_model_that_requires_gradients_gets_none(mode):
+    case = case_named("bias")
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    for name in ("ref_hidden", "ref_weight", "ref_bias"):
+        inputs[name].requires_grad_()
+    with mode.enter():
+        assert not fused_linear_grpo_loss(**inputs, **case.options).loss.requires_grad
+        inputs["hidden"].requires_grad_()
+        fused_linear_grpo_loss(**inputs, **case.options).loss.backward()
+    assert inputs["hidden"].grad is not None
+    assert inputs["ref_weight"].grad is None
+
+
+def test_module_is_the_function():
+    case = case_named("sapo")
+    inputs = SPEC.make_inputs(case, Inputs())
+    module = FusedLinearGRPOLoss(**case.options)
+    assert all(
+        torch.equal(one, other) for one, other in zip(module(**inputs), fused_linear_grpo_loss(**inputs, **case.options), strict=True)
+    )
+    assert "loss_type='sapo'" in repr(module)
+
+
+def test_an_int_of_items_is_a_tensor_of_items():
+    case = case_named("cispo")
+    inputs = SPEC.make_inputs(case, Inputs())
+    expected = fused_linear_grpo_loss(**inputs, **case.options).loss
+    assert torch.equal(fused_linear_grpo_loss(**{**inputs, "num_items_in_batch": 40}, **case.options).loss, expected)
+
+
+def test_without_a_kl_term_there_is_no_kl():
+    case = case_named("dr_grpo")
+    assert fused_linear_grpo_loss(**SPEC.make_inputs(case, Inputs()), **case.options).kl is None
+
+
+def arguments(**changes):
+    given = {
+        "hidden": torch.randn(2, 3, 4),
+        "lm_head_weight": torch.randn(7, 4),
+        "selected_ids": torch.zeros(2, 3, dtype=torch.int64),
+        "attention_mask": torch.ones(2, 3),
+        "advantages": torch.ones(2),
+        "ref_logps": torch.zeros(2, 3),
+    }
+    return {name: value for name, value in {**given, **changes}.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    (
+        ({"hidden": torch.ones(3, 4)}, ValueError, r"hidden must have three dimensions, .* \(got shape \(3, 4\)\)"),
+        ({"hidden": [1]}, TypeError, r"hidden must be a torch.Tensor \(got list\)"),
+        ({"lm_head_weight": torch.ones(7, 5)}, ValueError, r"lm_head_weight must have shape \(vocabulary, 4\) \(got \(7, 5\)\)"),
+        ({"lm_head_weight": torch.ones(7, 4).half()}, TypeError, r"lm_head_weight must have dtype float32 \(got float16\)"),
+        ({"bias": torch.ones(6)}, ValueError, r"bias must have shape \(7,\) \(got \(6,\)\)"),
+        ({"selected_ids": torch.ones(2, 3)}, TypeError, r"selected_ids must have dtype int64 or int32 \(got float32\)"),
+        ({"attention_mask": torch.ones(2, 4)}, ValueError, r"attention_mask must have shape \(2, 3\) \(got \(2, 4\)\)"),
+        ({"advantages": torch.ones(3)}, ValueError, r"advantages must have shape \(2,\) \(got \(3,\)\)"),
+        ({"advantages": torch.ones(2, 1)}, ValueError, r"advantages must have shape \(2, 3\) \(got \(2, 1\)\)"),
+        ({"ref_logps": None}, ValueError, r"ref_logps, or ref_hidden and ref_weight, must be given unless beta is 0 \(got None\)"),
+        ({"ref_hidden": torch.ones(2, 3, 4)}, ValueError, r"ref_weight must be given with ref_hidden \(got None\)"),
+        ({"ref_bias": torch.ones(7)}, ValueError, "ref_bias must come with ref_hidden and ref_weight"),
+        (
+            {"ref_hidden": torch.ones(2, 3, 4), "ref_weight": torch.ones(7, 4)},
+            ValueError,
+            "ref_logps must be None where ref_hidden is given",
+        ),
+        (
+            {"ref_logps": None, "ref_hidden": torch.ones(2, 3, 4), "ref_weight": torch.ones(8, 4)},
+            ValueError,
+            r"ref_weight must have the vocabulary of lm_head_weight, 7 rows \(got 8\)",
+        ),
+        ({"old_logps": torch.ones(2)}, ValueError, r"old_logps must have shape \(2, 3\) \(got \(2,\)\)"),
+        ({"vllm_is_ratio": torch.ones(3)}, ValueError, r"vllm_is_ratio must have shape \(2,\), \(2, 1\) or \(2, 3\) \(got \(3,\)\)"),
+        ({"num_items_in_batch": torch.ones(2)}, ValueError, r"num_items_in_batch must have shape \(\) \(got \(2,\)\)"),
+        ({"num_items_in_batch": "2"}, TypeError, r"num_items_in_batch must be a number \(got '2'\)"),
+        ({"loss_type": "ppo"}, ValueError, r"loss_type must be one of 'grpo', .* \(got 'ppo'\)"),
+        ({"importance_sampling_level": "word"}, ValueError, r"importance_sampling_level must be one of 'token', 'sequence' \(got 'word'\)"),
+        ({"loss_type": "dr_grpo"}, ValueError, r"max_completion_length must be given for loss_type 'dr_grpo' \(got None\)"),
+        ({"max_completion_length": 0}, ValueError, r"max_completion_length must be at least 1 \(got 0\)"),
+        ({"temperature": 0.0}, ValueError, r"temperature must be positive \(got 0.0\)"),
+        ({"delta": -1.0}, ValueError, r"delta must be positive \(got -1.0\)"),
+        ({"beta": "0.1"}, TypeError, r"beta must be a number \(got '0.1'\)"),
+        ({"use_bias_correction_kl": 1}, TypeError, r"use_bias_correction_kl must be a bool \(got 1\)"),
+        ({"chunk_rows": 0}, ValueError, r"chunk_rows must be at least 1 \(got 0\)"),
+        ({"weight_accumulation": "bf16"}, ValueError, r"weight_accumulation must be one of 'float32', 'input' \(got 'bf16'\)"),
+        ({"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
+        ({"implementation": "vendor"}, NotImplementedError, "torch_npu has no GRPO loss"),
+    ),
+)
+def test_wrong_arguments_are_named(changes, error, message):
+    with pytest.raises(error, match=message):
+        fused_linear_grpo_loss(**arguments(**changes))
+
+
+def test_wrong_options_are_named_at_construction():
+    for options, message in (({"loss_type": "dr_grpo"}, "max_completion_length must be given"), ({"chunk_rows": 0}, "chunk_rows must be")):
+        with pytest.raises(ValueError, match=message):
+            FusedLinearGRPOLoss(**options)
+
+
+def test_logits_need_reference_log_probabilities_unless_beta_is_0():
+    given = arguments(hidden=None, lm_head_weight=None, ref_logps=None)
+    with pytest.raises(ValueError, match=r"ref_logps must be given unless beta is 0 \(got None\)"):
+        grpo_loss(torch.randn(2, 3, 7), **given)
+    assert grpo_loss(torch.randn(2, 3, 7), **given, beta=0.0).kl is None
+
+
+def test_eager_by_name_is_the_reference():
+    case = case_named("grpo")
+    inputs = SPEC.make_inputs(case, Inputs())
+    named = fused_linear_grpo_loss(**inputs, **case.options, implementation="eager")
+    expected = SPEC.reference(**inputs, **case.options)
+    assert all(torch.equal(one, other) for one, other in zip(named, expected, strict=True))

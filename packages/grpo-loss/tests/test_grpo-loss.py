@@ -16,8 +16,10 @@ from npu_op_lab.inputs import Inputs
 from npu_op_lab.passes import evaluate, forward
 from npu_op_lab.watch import ThroughOps
 
-EXECUTED = [mode for mode in available_modes() if mode.executes]
-KERNELS = [mode for mode in available_modes() if mode.kernels]
+# One SoC of a kind here: the battery runs them all.
+MODES = list({mode.kind: mode for mode in reversed(available_modes())}.values())
+EXECUTED = [mode for mode in MODES if mode.executes]
+KERNELS = [mode for mode in MODES if mode.kernels]
 
 
 class TestBattery(OperatorBattery):
@@ -129,7 +131,7 @@ def test_masked_tokens_may_hold_anything(mode, level):
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
 @pytest.mark.parametrize(("sizes", "strides"), (((2, 3, 40), (2**31 + 64, 40)), ((1, 6, 5000), (0, 2**29 + 16))), ids=("sequences", "rows"))
 def test_offsets_above_2_to_the_31(mode, sizes, strides):
-    case = replace(next(case for case in LOGITS_SPEC.cases if case.name == "grpo"), dims=dict(zip("BLV", sizes, strict=True)))
+    case = replace(next(case for case in LOGITS_SPEC.cases if case.name == "dapo-bfloat16"), dims=dict(zip("BLV", sizes, strict=True)))
     inputs = LOGITS_SPEC.make_inputs(case, Inputs(mode.device))
     near = inputs["logits"]
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, (*strides, 1), strict=True))

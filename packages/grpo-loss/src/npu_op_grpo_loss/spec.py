@@ -16,7 +16,7 @@ from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec,
 
 from .fused import fused_linear_grpo_loss
 from .op import grpo_loss
-from .reference import GRPOLoss, fused_linear_grpo_loss_reference, grpo_loss_reference, selected_logps
+from .reference import LEVELS, GRPOLoss, fused_linear_grpo_loss_reference, grpo_loss_reference, selected_logps
 
 _TOKENS = 1024  # of a sequence, in Liger-Kernel's benchmark
 
@@ -52,7 +52,7 @@ def _cases() -> Iterator[Case]:
     yield _case("wide", "bias", "ref-logps", sizes="B2 L3 H8 V40001")
     yield _case("narrow", "ref-logps", "old", sizes="B3 L5 H8 V3")
     # The kernels of a benchmark shape: they see the vocabulary and not the hidden size.
-    for level in ("token", "sequence"):
+    for level in LEVELS:
         yield _case(
             f"vocabulary-128256-{level}", "bench", "ref-hidden", "old", dtype="bfloat16", sizes="B1 L8 H16 V128256",
             importance_sampling_level=level,
@@ -209,12 +209,19 @@ SPEC = OperatorSpec(
     free_dims={"B": range(1, 4), "V": range(2, 3000)},
 )
 
+# What differs from the fused loss: where the logits lie, and when their gradient is written. The formulas are the same functions.
+_LOGITS_CASES = (
+    *(f"dapo-{dtype}" for dtype in DTYPES),
+    *("dr_grpo", "cispo", "grpo-sequence", "corrected-sequence", "strided", "wide"),
+    *(f"vocabulary-128256-{level}" for level in LEVELS),
+)
+
 LOGITS_SPEC = OperatorSpec(
     name="grpo-loss",
     cases=tuple(
         replace(case, tags=case.tags - {"bias", "ref-hidden"} | {"ref-logps"}) if {"bias", "ref-hidden"} & case.tags else case
         for case in SPEC.cases
-        if case.name not in ("bias",)
+        if case.name in _LOGITS_CASES
     ),
     make_inputs=_logits_inputs,
     function=grpo_loss,

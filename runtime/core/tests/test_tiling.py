@@ -106,6 +106,12 @@ def test_widths_that_are_no_power_of_two_are_not_padded(n_cols):
     assert plan.fold * plan.cols == n_cols
 
 
+@pytest.mark.parametrize(("n_cols", "fold"), [(7168, 16), (7296, 8), (7232, 4), (7200, 2)])
+def test_a_row_alone_lies_in_as_many_whole_pieces_as_it_can(n_cols, fold):
+    plan = plan_rows(NPU_TARGETS[0], n_cols, (*stream(2, 2), *(Buffer(4),) * 3), stream(2, 2))
+    assert (plan.rows, plan.fold, plan.cols) == (1, fold, n_cols // fold)
+
+
 def test_room_is_preferred_where_two_rows_fit():
     tight, roomy = (*stream(2, 2), Buffer(4)), (*stream(2, 2), Buffer(4), Buffer(4), Buffer(4))
     target = NPU_TARGETS[0]

@@ -32,6 +32,10 @@ _UB_BANK_BYTES = 512
 _BANK_PERIOD = _UB_BANK_BYTES // 4
 _BANK_SHIFT = _BANK_PERIOD // 2
 
+# Pieces of a row that fills a tile by itself. A reduction is a tree that waits for itself at every level, and shorter pieces have fewer
+# levels; the second one, over the pieces, is over a few values in any case.
+_FOLDS = (16, 8, 4, 2)
+
 # GM is read in lines of 512 bytes: a piece of a row that starts within one touches one line more (profiled for asc-devkit's data_copy).
 _LINE_BYTES = 512
 
@@ -121,7 +125,7 @@ def plan_rows(
         rows = _rows_that_fit(target, cols, buffers)
         if rows >= 2:
             return RowPlan(rows, 1, cols, resident=True)
-    for fold in (2, 4):
+    for fold in _FOLDS:
         # A piece must be a whole number of 32-byte blocks, or the pieces of a row would need masks of their own.
         if n_cols % (fold * granule) == 0 and _fits(target, 1, n_cols, resident):
             return RowPlan(1, fold, n_cols // fold, resident=True)

@@ -175,6 +175,15 @@ def test_inplace_writes_the_gradient_over_the_logits_once(mode):
             torch.autograd.grad(loss, logits)
 
 
+def test_inplace_leaves_the_logits_alone_under_compile():
+    logits = torch.randn(4, 50, requires_grad=True)
+    before, target = logits.detach().clone(), torch.tensor([1, 2, 3, 4])
+    loss = torch.compile(cross_entropy, backend="aot_eager", fullgraph=True)(logits, target, inplace=True)
+    loss.backward()
+    assert torch.equal(logits, before)
+    torch.testing.assert_close(logits.grad, torch.autograd.grad(torch.nn.functional.cross_entropy(logits, target), logits)[0])
+
+
 @pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("inplace", (False, True))
 def test_memory_is_the_gradient_and_a_few_values_per_row(mode, inplace):

@@ -277,9 +277,13 @@ def cross_entropy_backward_kernel(
         )
         d_base = row_address(DLOSS, block, row, middle, dloss_outer, dloss_middle, dloss_row, ONE_BLOCK)
         saved = row_address(0, block, row, middle, saved_outer, saved_middle, saved_row, ONE_BLOCK) + lane * saved_row
+        l_at = row_address(LABEL, block, row, middle, saved_outer, saved_middle, saved_row, ONE_BLOCK)
         label = tl.load(LABEL + saved, mask=exists, other=-1.0)
         shift = tl.load(SHIFT + saved, mask=exists, other=0.0)
         total = tl.load(TOTAL + saved, mask=exists, other=1.0)
+        if ROWS == 2:
+            one = tl.load(l_at)
+            other = tl.load(l_at + tl.minimum(1, remaining - 1) * saved_row)
         # A NaN label, of an invalid target, makes its row NaN; an ignored row has no gradient.
         dloss = tl.load(d_base + lane * dloss_row, mask=exists, other=0.0).to(tl.float32)
         dloss = tl.where(label < 0.0, 0.0, tl.where(label == label, dloss, label))
@@ -301,7 +305,14 @@ def cross_entropy_backward_kernel(
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             z = capped(x, softcap, CAPPED)
             g = tl.exp(z - shift[:, None]) * whole[:, None]
-            g = tl.where(column[None, :] == (label - start)[:, None], g - hit[:, None], g)
+            turns = 1
+            if ROWS == 2:
+                # Few tiles hold a target; scalars tell which, and the others do without three passes of the vector unit.
+                none_here = ((one < start) | (one >= start + COLS)) & ((other < start) | (other >= start + COLS))
+                turns = tl.where(none_here, 0, 1)
+            for turn in range(turns):
+                # `turn` is 0: what depends on it is not moved out of the loop.
+                g = tl.where(column[None, :] == (label - (start + turn))[:, None], g - hit[:, None], g)
             if SMOOTHED:
                 if WEIGHTED:
                     g -= tl.load(WEIGHT + start + cols, mask=inside, other=0.0).to(tl.float32)[None, :] * spread[:, None]

@@ -18,9 +18,10 @@ _NPU, _CUDA = Target("npu", 40, 192 * 1024), Target("cuda", 132, 0)
     target=st.sampled_from((_NPU, _CUDA)),
     itemsize=st.sampled_from((2, 4)),
     interleaved=st.booleans(),
+    words=st.booleans(),
 )
-def test_pieces_cover_all_heads(heads, half, rest, target, itemsize, interleaved):
-    plan = plan_heads(target, heads, half, rest, itemsize, interleaved, False, max(heads))
+def test_pieces_cover_all_heads(heads, half, rest, target, itemsize, interleaved, words):
+    plan = plan_heads(target, heads, half, rest, itemsize, interleaved, False, max(heads), words)
     assert plan.tokens >= 1
     assert plan.q_heads * plan.pieces >= heads[0]
     assert plan.k_heads * plan.pieces >= heads[1]

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from npu_op_runtime.rotary_tiles import heads_arguments, rotate_heads
-from npu_op_runtime.tiles import my_rows, row_tile
+from npu_op_runtime.tiles import row_tile
 
 
 @triton.jit
@@ -18,6 +18,16 @@ def _angles(ROWS, left, row_stride, TOKENS: tl.constexpr, HALF: tl.constexpr, HA
     return tl.load(ROWS + (lane * row_stride + cols), mask=mask, other=0.0).to(tl.float32)[:, None, :]
 
 
+@triton.jit
+def _share(tokens, program, programs):
+    """First and one-past-last token of the program of that number among `programs`; none for other numbers."""
+    per_program = tokens // programs
+    extra = tokens - per_program * programs
+    first = program * per_program + tl.minimum(program, extra)
+    count = per_program + (program < extra).to(tl.int32)
+    return first, first + tl.where((program >= 0) & (program < programs), count, 0)
+
+
 @triton.jit(do_not_specialize=heads_arguments("cos", "sin"))
 def rope_qk_mqa_kernel(
     Q, K, Q_OUT, K_OUT, COS, SIN, batches, tokens, q_batch, q_token, q_head, k_batch, k_token, k_head,
@@ -25,20 +35,46 @@ def rope_qk_mqa_kernel(
     Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, TOKENS: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr, PIECES: tl.constexpr,
     HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, REST: tl.constexpr, REST_BLOCK: tl.constexpr,
     ONE_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    K_TOKENS: tl.constexpr, K_PIECES: tl.constexpr, K_APART: tl.constexpr,
 ):  # fmt: skip
-    """Moves: read and write q and k, read half a row of cos and of sin per token (again per piece where the heads do not fit at once)."""
-    first, last, trips = my_rows(batches, tokens, TOKENS, ONE_BLOCK)
-    for step in range(trips * PIECES):
+    """One batch. Moves: read and write q and k, read half a row of cos and of sin per token and tensor (again per piece).
+
+    K_APART gives k its share of the programs, and tiles of its own; else it goes with q.
+    """
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    if K_APART:
+        # cos and sin of a token are as many bytes as a head.
+        rows: tl.constexpr = Q_HEADS + 1 + K_HEADS + 1
+        of_q = programs - tl.minimum((programs * (K_HEADS + 1) + (rows - 1)) // rows, programs - 1)
+    else:
+        of_q = programs
+    first, last = _share(tokens, program, of_q)
+    for step in range(tl.cdiv(last - first, TOKENS) * PIECES):
         trip = step // PIECES
         piece = step - trip * PIECES
-        batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
+        batch, token, left = row_tile(trip, first, last, tokens, TOKENS, True)
         cos = _angles(COS + tl.cast(token, tl.int64) * cos_token, left, cos_token, TOKENS, HALF, HALF_BLOCK)
         sin = _angles(SIN + tl.cast(token, tl.int64) * sin_token, left, sin_token, TOKENS, HALF, HALF_BLOCK)
         rotate_heads(
             Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head, q_out_batch, q_out_token, q_out_head,
             cos, cos, sin, sin, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
         )  # fmt: skip
-        rotate_heads(
-            K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
-            cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
-        )  # fmt: skip
+        if not K_APART:
+            rotate_heads(
+                K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
+                cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+            )  # fmt: skip
+    if K_APART:
+        first, last = _share(tokens, program - of_q, programs - of_q)
+        for step in range(tl.cdiv(last - first, K_TOKENS) * K_PIECES):
+            trip = step // K_PIECES
+            piece = step - trip * K_PIECES
+            batch, token, left = row_tile(trip, first, last, tokens, K_TOKENS, True)
+            cos = _angles(COS + tl.cast(token, tl.int64) * cos_token, left, cos_token, K_TOKENS, HALF, HALF_BLOCK)
+            sin = _angles(SIN + tl.cast(token, tl.int64) * sin_token, left, sin_token, K_TOKENS, HALF, HALF_BLOCK)
+            rotate_heads(
+                K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head, k_out_batch, k_out_token, k_out_head,
+                cos, cos, sin, sin, K_HEADS, K_TOKENS, K_TILE, K_PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK,
+                ALIGNED, INTERLEAVED, INVERSE,
+            )  # fmt: skip

@@ -92,7 +92,7 @@ def _run(q, k, q_out, k_out, cos, sin, interleaved):
     k, k_out = (None if x is None else (x if x.dim() == 3 else x.unsqueeze(1)).unsqueeze(0) for x in (k, k_out))
     launch_rotation(
         "npu_op_rope_qk_mqa.kernel", "rope_qk_mqa_kernel", (q, k, q if q_out is None else q_out, k if k_out is None else k_out),
-        (cos.unsqueeze(0), sin.unsqueeze(0)), cos.shape[-1], interleaved=interleaved, inverse=False,
+        (cos.unsqueeze(0), sin.unsqueeze(0)), cos.shape[-1], interleaved=interleaved, inverse=False, k_apart=True,
     )  # fmt: skip
 
 

@@ -36,10 +36,13 @@ def _cases() -> Iterator[Case]:
     yield _case("indexer-interleaved", 19, (32, 1), 128, dims={"R": 64}, options=_INTERLEAVED)
     yield _case("ten-heads", 23, (10, 1), 64)  # case 33
     yield _case("k-heads", 23, (6, 3), 64)
+    yield _case("k-heads-as-q", 23, (16, 16), 64, options=_INTERLEAVED)
     yield _case("k-2d-float32", 23, (4, 0), 64, "float32")
     yield _case("rotary-6-of-10", 23, (3, 1), 10, dims={"R": 6})
     yield _case("one-token", 1, (64, 1), 64, options=_INTERLEAVED)
     yield _case("beyond-a-grid", 65_539, (1, 0), 8)  # cases 27 and 33
+    # Pairs that are no aligned words.
+    yield _case("odd-columns", 29, (8, 1), 64, layout="odd-columns", options=_INTERLEAVED)
     yield _case("packed-angles", 29, (8, 1), 64, layout="packed-angles")
     yield _case("inplace", 29, (16, 0), 64, layout="latent", options={**_INTERLEAVED, "inplace": True}, tags=_INPLACE)
     yield _case("inplace-indexer", 29, (4, 1), 128, dims={"R": 64}, options={"inplace": True}, tags=_INPLACE)
@@ -56,6 +59,8 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     if case.layout == "latent":
         q = factory.randn(tokens, dims["Q"], _Q_NOPE + width, dtype=dtype)[..., _Q_NOPE:]
         k = factory.randn(tokens, *heads, _KV + width, dtype=dtype)[..., _KV:]
+    elif case.layout == "odd-columns":
+        q, k = (factory.randn(tokens, *heads_of, width + 1, dtype=dtype)[..., 1:] for heads_of in ((dims["Q"],), heads))
     else:
         q = factory.randn(tokens, dims["Q"], width, dtype=dtype)
         k = factory.randn(tokens, *heads, width, dtype=dtype)

@@ -17,6 +17,8 @@ from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 # UB bytes per element of q and k in a tile, by (item size, interleaved): streams in and out double-buffered, fp32 work tiles, and the
 # scratch of bishengir-compile's vinterleave, nine times its output. Read from its memory plans; the compile gate proves the sums.
 _UB_BYTES = {(2, False): 16.8, (2, True): 37.0, (4, False): 24.5, (4, True): 66.0}
+# The same for interleaved pairs of bf16 as words, which need no shuffle.
+_UB_BYTES_WORDS = 20.0
 # The same for a column that is copied.
 _UB_BYTES_COPIED = {2: 8, 4: 16}
 
@@ -43,9 +45,17 @@ class HeadsPlan(NamedTuple):
 
 @functools.cache
 def plan_heads(
-    target: Target, heads: tuple[int, int], half: int, rest: int, itemsize: int, interleaved: bool, head_major: bool, max_heads: int
+    target: Target,
+    heads: tuple[int, int],
+    half: int,
+    rest: int,
+    itemsize: int,
+    interleaved: bool,
+    head_major: bool,
+    max_heads: int,
+    words: bool = False,
 ) -> HeadsPlan:
-    """The tile for `heads` of q and k with `half` pairs and `rest` copied columns each.
+    """The tile for `heads` of q and k with `half` pairs and `rest` copied columns each; `words`: a pair of bf16 is one int32.
 
     Raises:
         ValueError: not even one head fits UB.
@@ -54,7 +64,8 @@ def plan_heads(
         return _cuda_heads(heads, half, rest, head_major)
     granule = UB_BLOCK_BYTES // itemsize
     columns = 2 * _round_up(half, granule)
-    per_head = columns * _UB_BYTES[itemsize, interleaved] + _round_up(rest, granule) * _UB_BYTES_COPIED[itemsize]
+    rotated = _UB_BYTES_WORDS if words else _UB_BYTES[itemsize, interleaved]
+    per_head = columns * rotated + _round_up(rest, granule) * _UB_BYTES_COPIED[itemsize]
     # Angles: four fp32 rows at work and two streamed ones, fp32 at most.
     angles = columns * (2 * 4 + 2 * 2 * 4)
     for pieces in range(1, max(heads) + 1):
@@ -118,6 +129,7 @@ def launch_rotation(
     *scalars: int,
     interleaved: bool,
     inverse: bool,
+    k_apart: bool = False,
     **constants: Any,
 ) -> None:
     """Launches `<name>(Q, K, Q_OUT, K_OUT, *angles, batches, tokens, three strides each of the first four, two each of angles, *scalars)`.
@@ -128,6 +140,8 @@ def launch_rotation(
         angles: (batch or 1, sequence, columns), last dimension contiguous.
         half: pairs that are rotated.
         scalars: what the kernel takes behind its strides.
+        k_apart: the kernel can leave k to programs of its own, in tiles of K_TOKENS tokens and K_PIECES pieces; with the constant K_APART
+            it is to do so. It is set on the NPU, where a head or two of k in every tile of q cost more than they move.
         constants: its own constexpr arguments beside the plan's.
     """
     q, k, *_ = heads
@@ -142,7 +156,23 @@ def launch_rotation(
     rest = 0 if heads[2] is q else width - 2 * half
     head_major = target.backend == "cuda" and q.stride(2) > q.stride(1)
     max_heads = min(max(counts), max(1, _INT32_MAX // max(1, head_stride) - 1))
-    plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads)
+    words = interleaved and target.backend != "cuda" and all(map(_in_words, given))
+    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads, words)
+    k_tile, tiles_of_k = plan.k_heads, 0
+    apart = k_apart and target.backend != "cuda"
+    if apart:
+        plan, k_plan = (
+            plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, False, max_heads, words) for count in counts
+        )
+        k_tile = k_plan.q_heads
+        tiles_of_k = -(-tokens // k_plan.tokens)
+    if k_apart:
+        constants |= {"K_TOKENS": k_plan.tokens, "K_PIECES": k_plan.pieces, "K_APART": apart}
+    if words:
+        heads = [None if tensor is None else tensor.view(torch.int32) for tensor in heads]
+        given = [tensor for tensor in heads if tensor is not None]
+        width, rest = width // 2, rest // 2
+        plan = plan._replace(rest_block=rest)
     angle_strides = [(angle.stride(0) if angle.shape[0] > 1 else 0, angle.stride(1)) for angle in angles]
     one_block = batches == 1 or all(
         batch == tokens * token for batch, token in (*((tensor.stride(0), tensor.stride(1)) for tensor in given), *angle_strides)
@@ -153,15 +183,21 @@ def launch_rotation(
     aligned = width % 16 == 0 and all(stride % 16 == 0 for tensor in given for stride in tensor.stride()[:3])
     launch(
         getattr(load_kernels(module, target.backend), name),
-        programs(target, batches * -(-tokens // plan.tokens), persistent=False),
+        programs(target, batches * -(-tokens // plan.tokens) + tiles_of_k, persistent=False),
         target, q, *heads, *angles, batches, tokens,
         *(stride for tensor in heads for stride in ((0, 0, 0) if tensor is None else tensor.stride()[:3])),
         *(stride for strides in angle_strides for stride in strides),
         *scalars,
-        Q_HEADS=counts[0], K_HEADS=counts[1], TOKENS=plan.tokens, Q_TILE=plan.q_heads, K_TILE=plan.k_heads, PIECES=plan.pieces,
+        Q_HEADS=counts[0], K_HEADS=counts[1], TOKENS=plan.tokens, Q_TILE=plan.q_heads, K_TILE=k_tile, PIECES=plan.pieces,
         HALF=half, HALF_BLOCK=plan.half_block, REST=rest, REST_BLOCK=plan.rest_block,
         ONE_BLOCK=one_block, ALIGNED=aligned, INTERLEAVED=interleaved, INVERSE=inverse, **constants,
     )  # fmt: skip
+
+
+def _in_words(tensor: torch.Tensor) -> bool:
+    """Whether pairs of neighbouring columns of bf16 are aligned 32-bit words."""
+    even = all(step % 2 == 0 for step in (tensor.storage_offset(), tensor.shape[-1], *tensor.stride()[:-1]))
+    return tensor.dtype == torch.bfloat16 and even and tensor.stride(-1) == 1
 
 
 def _cuda_heads(heads: tuple[int, int], half: int, rest: int, head_major: bool) -> HeadsPlan:

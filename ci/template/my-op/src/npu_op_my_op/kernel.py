@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import known_multiple, my_chunk, piece_tile, row_address, row_arguments
+from npu_op_runtime.tiles import known_multiple, my_chunk, my_elements, piece_tile, row_address, row_arguments
 
 
 @triton.jit
@@ -15,37 +15,37 @@ def _value(x):
 
 @triton.jit
 def _gradient(dy, x):
-    """dx = dy * s * (1 + x * (1 - s)) with s the sigmoid of x."""
-    # Clamped so that e stays finite: then 1 - s = e * s, without the cancellation of a subtraction.
-    e = tl.exp(tl.minimum(-x, 80.0, propagate_nan=tl.PropagateNan.ALL))
-    sigmoid = 0.5 / (0.5 * e + 0.5)
-    return dy * sigmoid * (x * (e * sigmoid) + 1.0)
+    """dx = dy * s * (1 + x * (1 - s)) with s the sigmoid of x; neither s nor 1 - s is the difference of two numbers near 1."""
+    # A numerator of 1 would be multiplied into what follows, as a division each time; -1 and 0.5 are not.
+    rest = -1.0 / (tl.exp(x) + 1.0)  # s - 1
+    dy_sigmoid = dy * (0.5 / (tl.exp(-x) * 0.5 + 0.5))
+    return dy_sigmoid - dy_sigmoid * (x * rest)
 
 
 @triton.jit(do_not_specialize=["elements"])
-def my_op_forward_kernel(X, Y, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
+def my_op_forward_kernel(X, Y, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr):
     """Contiguous. Moves: read x, write y."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         x = tl.load(X + base + lane, mask=mask, other=0.0).to(tl.float32)
         tl.store(Y + base + lane, _value(x).to(Y.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["elements"])
-def my_op_backward_kernel(DY, X, DX, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
+def my_op_backward_kernel(DY, X, DX, elements, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, ONE_TILE: tl.constexpr):
     """Contiguous. Moves: read dy and x, write dx."""
     if ALIGNED:
         elements = known_multiple(elements)
     lane = tl.arange(0, BLOCK)
-    first, last = my_chunk(tl.cdiv(elements, BLOCK))
-    for tile in range(first, last):
-        base = tl.cast(tile, tl.int64) * BLOCK
-        mask = lane < tl.minimum(elements - base, BLOCK).to(tl.int32)
+    first, last, trips = my_elements(elements, BLOCK, ONE_TILE)
+    for trip in range(trips):
+        base = first + tl.cast(trip, tl.int64) * BLOCK
+        mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(X + base + lane, mask=mask, other=0.0).to(tl.float32)
         tl.store(DX + base + lane, _gradient(dy, x).to(DX.dtype.element_ty), mask=mask)

@@ -60,7 +60,7 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
 def _traffic(case: Case) -> Traffic:
     tensor = case.dims["BT"] * case.dims["V"] * case.torch_dtype.itemsize
     # The gradient is written by forward; backward multiplies it by the incoming gradient where that is not 1.
-    return Traffic(forward=3 * tensor, backward=2 * tensor)
+    return Traffic(forward=3 * tensor, backward=2 * tensor, no_grad_forward=2 * tensor)
 
 
 def _bench_case(model: Model, tokens: int) -> Case:

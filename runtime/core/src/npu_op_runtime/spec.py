@@ -73,10 +73,14 @@ def rows_in_layout(
 
 @dataclass(frozen=True)
 class Traffic:
-    """The least a pass must do: GM bytes (every input read once, every output written once)."""
+    """The least a pass must do: GM bytes (every input read once, every output written once).
+
+    `no_grad_forward` is given where a forward without gradient moves less than one that prepares backward.
+    """
 
     forward: int
     backward: int
+    no_grad_forward: int | None = None
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Backend(Protocol):
 
 def minimum_bytes(traffic: Traffic, mode: str) -> int:
     """GM bytes that a mode must move at least."""
-    return {"forward": traffic.forward, "no-grad-forward": traffic.forward, "backward": traffic.backward}.get(
+    no_grad = traffic.forward if traffic.no_grad_forward is None else traffic.no_grad_forward
+    return {"forward": traffic.forward, "no-grad-forward": no_grad, "backward": traffic.backward}.get(
         mode, traffic.forward + traffic.backward
     )

@@ -53,7 +53,9 @@ def _highest(x_base, exists, softcap, n_cols: tl.constexpr, ROWS: tl.constexpr, 
     for start in range(0, n_cols, COLS):
         mask = exists[:, None] & (start + cols < n_cols)[None, :]
         x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-        highest = tl.maximum(highest, tl.max(x, axis=1))
+        # tl.maximum here fails an assertion of Triton 3.6 on CUDA (TritonGPUOptimizeThreadLocality); NaN loses either way.
+        here = tl.max(x, axis=1)
+        highest = tl.where(here > highest, here, highest)
     return capped(highest, softcap, CAPPED)
 
 

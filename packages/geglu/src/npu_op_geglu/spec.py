@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from npu_op_runtime.gated_mlp import LAYOUT as MLP
-from npu_op_runtime.gated_mlp import WEIGHTS, call_mlp, mlp_formula, mlp_inputs, mlp_traffic, whole_mlp
+from npu_op_runtime.gated_mlp import WEIGHTS, call_mlp, judged_mlp, mlp_formula, mlp_inputs, mlp_traffic, whole_mlp
 from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .module import GEGLUMLP
@@ -98,6 +98,7 @@ SPEC = OperatorSpec(
     traffic=_traffic,
     bench_case=_bench_case,
     bench_variants={"geglu": lambda case: case, "geglu_mlp": lambda case: whole_mlp(case, GEGLUMLP)},
+    judged=judged_mlp,
     peers={"liger": _liger, "vendor": _vendor},
     free_dims={"I": range(1, 20000)},
 )

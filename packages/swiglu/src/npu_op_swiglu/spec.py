@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from npu_op_runtime.gated_mlp import LAYOUT as MLP
-from npu_op_runtime.gated_mlp import WEIGHTS, call_mlp, mlp_formula, mlp_inputs, mlp_traffic, whole_mlp
+from npu_op_runtime.gated_mlp import WEIGHTS, call_mlp, judged_mlp, mlp_formula, mlp_inputs, mlp_traffic, whole_mlp
 from npu_op_runtime.spec import DTYPES, Case, InputFactory, Model, OperatorSpec, Traffic, rows_in_layout
 
 from .module import SwiGLUMLP
@@ -106,6 +106,7 @@ SPEC = OperatorSpec(
     traffic=_traffic,
     bench_case=_bench_case,
     bench_variants={"swiglu": lambda case: case, "swiglu_mlp": lambda case: whole_mlp(case, SwiGLUMLP)},
+    judged=judged_mlp,
     peers={"liger": _liger, "vendor": _vendor},
     free_dims={"I": range(1, 20000)},
 )

@@ -24,6 +24,11 @@ def whole_mlp(case: Case, module: Callable[..., torch.nn.Module]) -> Case:
     return replace(case, name=f"{case.name}-{LAYOUT}", layout=LAYOUT)
 
 
+def judged_mlp(case: Case) -> Case:
+    """The stand-in of a benchmark case whose values are judged: the hidden size of an MLP is its products' alone."""
+    return replace(case, dims={**case.dims, "H": 64}) if case.layout == LAYOUT else case
+
+
 def mlp_inputs(case: Case, factory: InputFactory) -> dict[str, torch.Tensor]:
     """x (T, H) and the weights as torch.nn.Linear keeps them, scaled so that every product has about the size of x."""
     tokens, hidden, width = (case.dims[dim] for dim in ("T", "H", "I"))

@@ -122,7 +122,7 @@ def run_operator_tests(session: nox.Session, *arguments: str) -> None:
 
 @shared("tests", "Run every test, then the operators' once more in Triton's interpreter (and on the GPU, if any).", "ascend", DEVICE_STACK)
 def tests(session: nox.Session) -> None:
-    # 40 minutes on two cores: the gate of the other three SoCs is in test-<op> (every night, and for what a pull request affects) and compile-<op>.
+    # To stay below 40 minutes on two cores; the gate of the other three SoCs is in compile-<op> and in test-<op>, which runs every night.
     once = ("-k", "not (test_compiles and (910B1 or 910B2 or 910B3))")
     run_pytest(session, "ascend", "runtime", "ci/tests", "packages", *once, *session.posargs, CUDA_VISIBLE_DEVICES="")
     run_operator_tests(session, "packages", *session.posargs)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
-
-_SCHEMA = json.loads(resources.files(__package__).joinpath("request.schema.json").read_text())
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 
 class BadRequests(ValueError):
@@ -38,11 +37,13 @@ def read(file: Path) -> list[Request]:
     Raises:
         BadRequests: the file cannot be read, holds no record, or one that is not as the schema says.
     """
+    from jsonschema import Draft202012Validator  # every command of the lab loads this module
+
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequests(f"{file}: {error}") from error
-    validator = Draft202012Validator(_SCHEMA)
+    validator = Draft202012Validator(json.loads(resources.files(__package__).joinpath("request.schema.json").read_text()))
     requests = [_request(f"{file}:{number}", line, validator) for number, line in enumerate(lines, start=1) if line.strip()]
     if not requests:
         raise BadRequests(f"{file}: must hold a request record (got none)")

@@ -142,6 +142,7 @@ def lint(session: nox.Session) -> None:
     run(session, "ascend", "npu-lab", "scoreboard", "--check")
     workflows = map(str, Path(".github/workflows").glob("*.yml"))
     run(session, "ascend", "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+    run(session, "ascend", "python", "ci/workflows.py")
     run(session, "ascend", "zizmor", "--offline", ".github")
     for found in distributions():
         fragments = ("--draft", "--config", "pyproject.toml", "--dir", str(found.folder), "--name", found.name, "--version", "next")

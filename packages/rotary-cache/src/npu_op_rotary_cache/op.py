@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from npu_op_runtime.autograd import refuse_gradients
 from npu_op_runtime.checks import require_same_device, require_tensor
 from npu_op_runtime.device import target_of
-from npu_op_runtime.dispatch import choose
+from npu_op_runtime.dispatch import DEBUG, choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.registration import register_op
@@ -20,9 +19,6 @@ from .reference import gather_cos_sin_reference
 
 if TYPE_CHECKING:
     from .module import RotaryCache
-
-# Read once: a lookup in the environment inside a traced function would break the graph of torch.compile.
-_debug = os.environ.get("NPU_OP_DEBUG", "0") not in ("", "0")
 
 # CUDA: elements of a program's tile, 8 for each of 128 threads.
 _CUDA_TILE_ELEMENTS = 1024
@@ -62,7 +58,7 @@ def gather_cos_sin(
     if positions.dim() != 1:
         raise ValueError(f"positions must have shape (tokens,) (got {tuple(positions.shape)})")
     require_same_device(cache=table, positions=positions)
-    if _debug:
+    if DEBUG:
         rows = table.shape[0]
         torch._assert_async(((positions >= 0) & (positions < rows)).all(), f"positions must be in [0, {rows}), the rows of cache")
     chosen = choose(table, implementation)

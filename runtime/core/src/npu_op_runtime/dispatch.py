@@ -1,4 +1,4 @@
-"""Which implementation of an operator runs: the Triton kernel, the vendor's fused op, or the eager formula."""
+"""Which implementation of an operator runs (the Triton kernel, the vendor's fused op, the eager formula), and whether it checks itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .stack import triton_problem
 Implementation = Literal["triton", "vendor", "eager"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("triton", "vendor", "eager")
 
-# Read once: a lookup in the environment inside a traced function would break the graph of torch.compile.
+# Both read once: a lookup in the environment inside a traced function would break the graph of torch.compile.
+# Whether operators assert on the device what they do not check on the host: it would cost a wait.
+DEBUG = os.environ.get("NPU_OP_DEBUG", "0") not in ("", "0")
 _override = os.environ.get("NPU_OP_IMPLEMENTATION") or None
 if _override is not None:
     require_choice("NPU_OP_IMPLEMENTATION", _override, IMPLEMENTATIONS)

@@ -254,3 +254,21 @@ def test_vendor_says_why_it_cannot_run():
 
 def test_eager_is_the_reference():
     assert torch.equal(cross_entropy(X, T, implementation="eager"), cross_entropy_reference(X, T))
+
+
+if torch.cuda.is_available():  # needs the memory of a GPU
+
+    @pytest.mark.parametrize("inplace", (False, True))
+    def test_more_elements_than_32_bits_count(inplace):
+        rows, vocab = 17000, 128256
+        logits = torch.randn(rows, vocab, dtype=torch.bfloat16, device="cuda").requires_grad_()
+        target = torch.randint(vocab, (rows,), device="cuda")
+        some = torch.tensor([0, 2**31 // vocab - 1, 2**31 // vocab, 2**31 // vocab + 1, rows - 1], device="cuda")
+        x = logits.detach()[some].float().requires_grad_()
+        wanted = torch.nn.functional.cross_entropy(x, target[some], reduction="none")
+        (slope,) = torch.autograd.grad(wanted.sum(), x)
+        loss = cross_entropy(logits, target, reduction="none", inplace=inplace)
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        torch.testing.assert_close(loss[some], wanted)
+        torch.testing.assert_close(gradient[some].float(), slope, rtol=0.01, atol=1e-9)
+        assert loss.isfinite().all()

@@ -130,19 +130,11 @@ def test_module_is_the_function():
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     (
-        (([1.0], torch.ones(1)), {}, TypeError, r"log_q must be a torch.Tensor \(got list\)"),
-        ((torch.ones(2, 4), torch.ones(2, 4).double()), {}, TypeError, r"log_p must have dtype .* \(got float64\)"),
         ((torch.ones(2, 4), torch.ones(2, 5)), {}, ValueError, r"log_p must have shape \(2, 4\) \(got \(2, 5\)\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"beta": "0.5"}, TypeError, r"beta must be a number \(got '0.5'\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"beta": None}, TypeError, r"beta must be a number \(got None\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"beta": -0.1}, ValueError, r"beta must be between 0 and 1 \(got -0.1\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"beta": float("nan")}, ValueError, r"beta must be between 0 and 1 \(got nan\)"),
-        (
-            (torch.ones(2, 4), torch.ones(2, 4)),
-            {"shift_labels": torch.ones(2)},
-            TypeError,
-            r"shift_labels must have dtype .* \(got float32\)",
-        ),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"ignore_index": 0.5}, TypeError, r"ignore_index must be an int \(got float\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
     ),

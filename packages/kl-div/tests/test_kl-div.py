@@ -87,12 +87,7 @@ def test_module_is_a_drop_in_for_torch():
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     (
-        (([1.0], torch.ones(1)), {}, TypeError, r"input must be a torch.Tensor \(got list\)"),
-        ((torch.ones(2, 4), None), {}, TypeError, r"target must be a torch.Tensor \(got NoneType\)"),
-        ((torch.ones(2, 4), torch.ones(2, 4).double()), {}, TypeError, r"target must have dtype .* \(got float64\)"),
         ((torch.ones(2, 4), torch.ones(2, 5)), {}, ValueError, r"target must have shape \(2, 4\) \(got \(2, 5\)\)"),
-        ((torch.ones(2, 4), torch.ones(2, 4, device="meta")), {}, ValueError, r"target must be on cpu like input \(got meta\)"),
-        ((torch.tensor(1.0), torch.tensor(1.0)), {}, ValueError, r"input must have at least one dimension \(got a scalar\)"),
         ((torch.ones(2, 4), torch.ones(2, 4), "avg"), {}, ValueError, r"reduction must be one of 'none', .* \(got 'avg'\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"log_target": 1}, TypeError, r"log_target must be a bool \(got int\)"),
         ((torch.ones(2, 4), torch.ones(2, 4)), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),

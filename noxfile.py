@@ -21,6 +21,7 @@ import nox
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "ci"))
 
+from affected import examples  # noqa: E402
 from repo import Distribution, distributions, operators  # noqa: E402
 
 Stack = Literal["ascend", "cuda"]
@@ -29,8 +30,6 @@ SessionFunction = Callable[[nox.Session], None]
 CONSTRAINTS = "ci/constraints.txt"
 # liger-kernel requires `triton`, which would overwrite triton-ascend.
 PEERS = ("liger-kernel",)
-# Tests that run what pages and their examples promise.
-PAGES = "readme or glm5"
 HAS_CUDA = shutil.which("nvidia-smi") is not None
 HAS_NPU = any(Path("/dev").glob("davinci[0-9]*"))
 # Where kernels run on this machine's own device, or in the interpreter where it has none.
@@ -131,6 +130,19 @@ def tests(session: nox.Session) -> None:
 @shared("test-ci", "Run the tests of what lies under ci/.", "ascend")
 def test_ci(session: nox.Session) -> None:
     run_pytest(session, "ascend", "ci/tests", *session.posargs)
+
+
+def example_tests(paths: Sequence[str]) -> list[str]:
+    """Where the tests of pages and programs are, for pytest."""
+    return [
+        f"ci/tests/test_{Path(path).stem}.py" if path.endswith(".py") else f"ci/tests/test_readme.py::test_the_examples_run[{path}]"
+        for path in paths
+    ]
+
+
+@shared("test-examples", "Run the code of pages and the programs under docs/, or of those named: `-- docs/getting-started.md`.", "ascend")
+def test_examples(session: nox.Session) -> None:
+    run_pytest(session, "ascend", *example_tests(session.posargs or sorted(examples(ROOT))), CUDA_VISIBLE_DEVICES="")
 
 
 @shared("lint", "Check style, who imports whom, workflows, changelog fragments and the rules of the repository.", "ascend")
@@ -266,21 +278,20 @@ def affected(session: nox.Session) -> None:
         session.run(*detector, external=True)
         return
     found = json.loads(str(session.run(*detector, "--json", external=True, silent=True)))
-    session.log(f"affected: {', '.join(found['packages']) or 'no package'}{', docs' if found['docs'] else ''}")
+    session.log(f"affected: {', '.join([*found['packages'], *found['examples'], *['docs'] * found['docs']]) or 'nothing but lint'}")
     lint(session)
     chosen = [distribution for distribution in distributions() if distribution.short in found["packages"]]
     chosen_operators = [operator for operator in operators() if operator in chosen]
-    if chosen:
-        also = ["ci/tests"] if found["all"] else []
-        run_pytest(session, "ascend", *also, *(str(distribution.folder) for distribution in chosen), CUDA_VISIBLE_DEVICES="")
+    also = ["ci/tests"] if found["all"] else example_tests(found["examples"])
+    selection = [*also, *(str(distribution.folder) for distribution in chosen)]
+    if selection:
+        run_pytest(session, "ascend", *selection, CUDA_VISIBLE_DEVICES="")
     if chosen_operators:
         run_operator_tests(session, *(str(operator.folder) for operator in chosen_operators))
     for operator in chosen_operators:
         run(session, "ascend", "npu-lab", "compile", operator.short)
     if found["docs"]:
         session.notify("docs", posargs=[])
-        if not found["all"]:
-            run_pytest(session, "ascend", "ci/tests", "-k", PAGES)
 
 
 @shared("new-op", "Make a new operator that is green as it comes: `nox -s new-op -- my-op`.", "ascend")

@@ -47,6 +47,9 @@ RULES: Mapping[str, str] = {
     ".gitignore": LINT,
 }
 
+# Pages and programs whose code a test runs: each is affected by the packages that it imports.
+EXAMPLES = ("README.md", "docs/**/*.md", "docs/**/*.py")
+
 
 class AffectedError(Exception):
     """The question cannot be answered; the message says what to do."""
@@ -68,9 +71,10 @@ class Package:
 
 @dataclass
 class Affected:
-    """What to run, each with its reasons: packages by short name, the site, and what affects them all."""
+    """What to run, each with its reasons: packages by short name, examples by path, the site, and what affects them all."""
 
     packages: dict[str, list[str]] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
     docs: list[str] = field(default_factory=list)
     everything: list[str] = field(default_factory=list)
 
@@ -78,7 +82,8 @@ class Affected:
         self.packages.setdefault(short, []).append(reason)
 
     def explained(self) -> dict[str, list[str]]:
-        sections = {"everything": self.everything, **dict(sorted(self.packages.items())), "docs": self.docs}
+        named = {**dict(sorted(self.packages.items())), **dict(sorted(self.examples.items()))}
+        sections = {"everything": self.everything, **named, "docs": self.docs}
         return {name: reasons for name, reasons in sections.items() if reasons}
 
 
@@ -148,12 +153,21 @@ def _normal(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
 
+def examples(root: Path) -> dict[str, frozenset[str]]:
+    """The examples of the working tree by path, with the distributions that their lines import; what imports none of ours is none."""
+    files = sorted({file for pattern in EXAMPLES for file in root.glob(pattern)})
+    needs = {file: re.findall(r"^(?:from|import) (npu_op_\w+)", file.read_text(), re.MULTILINE) for file in files}
+    return {file.relative_to(root).as_posix(): frozenset(map(_normal, modules)) for file, modules in needs.items() if modules}
+
+
 def _rule(path: str) -> str | None:
     return next((scope for prefix, scope in RULES.items() if path == prefix or (prefix.endswith("/") and path.startswith(prefix))), None)
 
 
-def affected(paths: Iterable[str], before: Mapping[str, Package], after: Mapping[str, Package]) -> Affected:
-    """What a change of these paths affects, given the packages by folder before and after it.
+def affected(
+    paths: Iterable[str], before: Mapping[str, Package], after: Mapping[str, Package], shown: Mapping[str, frozenset[str]]
+) -> Affected:
+    """What a change of these paths affects, given the packages by folder before and after it, and what the examples import.
 
     Raises:
         AffectedError: paths that no rule claims.
@@ -170,6 +184,8 @@ def affected(paths: Iterable[str], before: Mapping[str, Package], after: Mapping
             result.everything.append(f"{path} changed")
         elif scope == DOCS:
             result.docs.append(f"{path} changed")
+            if path in shown:
+                result.examples[path] = [f"{path} changed"]
         elif scope is None:
             unclaimed.append(path)
     if unclaimed:
@@ -178,19 +194,24 @@ def affected(paths: Iterable[str], before: Mapping[str, Package], after: Mapping
             f"no rule says what these paths affect: {', '.join(map(repr, unclaimed))} (known: {known}); add one to ci/affected.py"
         )
     if result.everything:
-        return _everything(after, result.everything)
+        return _everything(after, shown, result.everything)
     for folder, reasons in direct.items():
         if folder in after:
             for reason in reasons:
                 result.add(after[folder].short, reason)
     for package, needed in _dependents(direct, before, after):
         result.add(package.short, f"needs {needed}, which is affected")
+    # A package that is gone is affected too, for who still imports it.
+    names = {f"npu-op-{short}" for short in result.packages} | {before[folder].name for folder in direct if folder in before}
+    for path, imported in shown.items():
+        for name in sorted(imported & names):
+            result.examples.setdefault(path, []).append(f"imports {name}, which is affected")
     return result
 
 
-def _everything(after: Mapping[str, Package], reasons: list[str]) -> Affected:
+def _everything(after: Mapping[str, Package], shown: Iterable[str], reasons: list[str]) -> Affected:
     told = ["everything is affected"]
-    return Affected({package.short: told for package in after.values()}, told, reasons)
+    return Affected({package.short: told for package in after.values()}, dict.fromkeys(shown, told), told, reasons)
 
 
 def _dependents(folders: Iterable[str], before: Mapping[str, Package], after: Mapping[str, Package]) -> Iterator[tuple[Package, str]]:
@@ -210,7 +231,7 @@ def _dependents(folders: Iterable[str], before: Mapping[str, Package], after: Ma
 def detect(root: Path, base: str) -> Affected:
     """What the working tree under `root` affects, compared with where it left `base`."""
     commit = merge_base(root, base)
-    return affected(changed(root, commit), packages(root, commit), packages(root))
+    return affected(changed(root, commit), packages(root, commit), packages(root), examples(root))
 
 
 def matrix(found: Affected) -> dict[str, list[dict[str, str]]]:
@@ -233,17 +254,17 @@ def main() -> int:
     against.add_argument("--all", action="store_true", help="no comparison: everything, as every night")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--why", action="store_true", help="every reason for every package")
-    form.add_argument("--json", action="store_true", help="packages, docs, whether it is everything, and the reasons")
+    form.add_argument("--json", action="store_true", help="packages, examples, docs, whether it is everything, and the reasons")
     form.add_argument("--matrix", action="store_true", help="a matrix for a GitHub workflow")
     options = parser.parse_args()
     # A file name may hold bytes that no encoding knows.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        found = _everything(packages(ROOT), ["it was asked for"]) if options.all else detect(ROOT, options.base)
+        found = _everything(packages(ROOT), examples(ROOT), ["it was asked for"]) if options.all else detect(ROOT, options.base)
         if options.json:
-            answer = {"packages": sorted(found.packages), "docs": bool(found.docs), "all": bool(found.everything), "why": found.explained()}
-            print(json.dumps(answer))
+            named = {"packages": sorted(found.packages), "examples": sorted(found.examples)}
+            print(json.dumps({**named, "docs": bool(found.docs), "all": bool(found.everything), "why": found.explained()}))
         elif options.matrix:
             print(json.dumps(matrix(found)))
         else:

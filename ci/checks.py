@@ -84,7 +84,14 @@ def catalogue(root: Path) -> Iterator[str]:
         yield f"{root / 'README.md'}: the table of operators is not what their metadata says; run: python ci/catalogue.py"
 
 
-RULES = (licenses, files, metadata, kernels, catalogue)
+def command(root: Path) -> Iterator[str]:
+    """README gives the command that CI runs."""
+    (run,) = (line.strip() for line in (root / ".ci" / "run").read_text().splitlines() if "python3 -m nox" in line)
+    if run not in (root / "README.md").read_text().splitlines():
+        yield f"{root / 'README.md'}: does not give the command of .ci/run: {run}"
+
+
+RULES = (licenses, files, metadata, kernels, catalogue, command)
 
 
 def main() -> int:

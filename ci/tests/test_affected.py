@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from affected import MATRIX_LIMIT, Affected, AffectedError, affected, changed, detect, matrix, merge_base, packages
+from affected import MATRIX_LIMIT, Affected, AffectedError, affected, changed, detect, examples, matrix, merge_base, packages
 from repo import ROOT, distributions, operators
 from repositories import commit, copy_of_the_repository, git_in, write
 
@@ -313,6 +313,66 @@ def test_reasons_tell_the_way(root: Path) -> None:
     }
 
 
+@pytest.fixture
+def shown(root: Path) -> Path:
+    """The history with a program and a page that import operators, and a page that imports none."""
+    write(root, "docs/examples/program.py", "import torch\nfrom npu_op_users_user import f\nfrom npu_op_alone.op import g\n")
+    write(root, "docs/guide.md", "text\n```python\nimport npu_op_user as u\n```\n")
+    write(root, "README.md", "```python\nimport torch\n```\n`from npu_op_alone import g`\n")
+    commit(root)
+    git_in(root)("branch", "--force", "main")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("packages/alone/src/code.py", {"docs/examples/program.py": ["imports npu-op-alone, which is affected"]}),
+        ("packages/users-user/src/code.py", {"docs/examples/program.py": ["imports npu-op-users-user, which is affected"]}),
+        # used -> user -> users-user
+        (
+            "packages/used/src/code.py",
+            {
+                "docs/examples/program.py": ["imports npu-op-users-user, which is affected"],
+                "docs/guide.md": ["imports npu-op-user, which is affected"],
+            },
+        ),
+        ("docs/index.md", {}),
+        ("README.md", {}),
+        (".gitignore", {}),
+    ],
+)
+def test_an_example_is_affected_by_what_it_imports(shown: Path, path: str, expected: dict[str, list[str]]) -> None:
+    write(shown, path, "changed\n")
+    commit(shown)
+    assert detect(shown, "main").examples == expected
+
+
+@pytest.mark.parametrize("path", ["docs/examples/program.py", "docs/guide.md"])
+def test_an_example_that_changes_is_affected(shown: Path, path: str) -> None:
+    write(shown, path, "from npu_op_alone import h\n")
+    commit(shown)
+    assert detect(shown, "main") == Affected(examples={path: [f"{path} changed"]}, docs=[f"{path} changed"])
+
+
+def test_an_example_that_is_gone_is_not_run(shown: Path) -> None:
+    (shown / "docs/guide.md").unlink()
+    write(shown, "packages/user/src/code.py", "changed\n")
+    commit(shown)
+    assert set(detect(shown, "main").examples) == {"docs/examples/program.py"}
+
+
+def test_an_example_of_a_package_that_is_gone_is_run(shown: Path) -> None:
+    shutil.rmtree(shown / "packages/alone")
+    commit(shown)
+    assert detect(shown, "main").examples == {"docs/examples/program.py": ["imports npu-op-alone, which is affected"]}
+
+
+def test_what_all_stand_on_affects_every_example(shown: Path) -> None:
+    write(shown, "runtime/core/src/code.py", "changed\n")
+    assert set(detect(shown, "main").examples) == {"docs/examples/program.py", "docs/guide.md"}
+
+
 def test_a_matrix_has_a_job_for_each_package() -> None:
     assert matrix(Affected({"b": [], "a": []})) == {"include": [{"package": "a"}, {"package": "b"}]}
     assert matrix(Affected()) == {"include": []}
@@ -347,7 +407,8 @@ def test_the_command_line_gives_names_reasons_json_and_matrix(root: Path) -> Non
     }
     assert run(root, "--why").stdout == "".join(f"{name}:\n    {reason}\n" for name, reason in reasons.items())
     answer = json.loads(run(root, "--json").stdout)
-    assert answer == {"packages": ["user", "users-user"], "docs": True, "all": False, "why": detect(root, "main").explained()}
+    expected = {"packages": ["user", "users-user"], "examples": [], "docs": True, "all": False}
+    assert answer == {**expected, "why": detect(root, "main").explained()}
     assert json.loads(run(root, "--matrix").stdout) == {"include": [{"package": "user"}, {"package": "users-user"}]}
 
 
@@ -401,7 +462,20 @@ def test_a_commit_to_what_all_stand_on_affects_all(on_branch: Path, path: str) -
 
 def test_every_path_of_the_repository_is_claimed(on_branch: Path) -> None:
     everything = packages(on_branch)
-    affected(git_in(on_branch)("ls-files", "-z").split("\0")[:-1], everything, everything)
+    affected(git_in(on_branch)("ls-files", "-z").split("\0")[:-1], everything, everything, {})
+
+
+@pytest.mark.parametrize("operator", ["layernorm", "rope-qk-mqa", "rotary-cache", "split-qk-norm"])
+def test_the_operators_of_the_glm5_example_bring_it_in(on_branch: Path, operator: str) -> None:
+    assert committed(on_branch, [f"packages/{operator}/src/npu_op_{operator.replace('-', '_')}/kernel.py"]) == [operator]
+    assert "docs/examples/glm5_attention.py" in detect(on_branch, "main").examples
+
+
+def test_every_program_has_its_tests() -> None:
+    """Pages have theirs in test_readme, which asks for the examples as this does."""
+    programs = [Path(path).stem for path in examples(ROOT) if path.endswith(".py")]
+    assert "glm5_attention" in programs
+    assert all((ROOT / "ci" / "tests" / f"test_{program}.py").exists() for program in programs)
 
 
 def test_the_graph_is_that_of_the_metadata() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import catalogue, files, kernels, licenses, metadata
+from checks import catalogue, command, files, kernels, licenses, metadata
 from repo import ROOT
 
 OPERATOR = "packages/rmsnorm"
@@ -20,7 +20,7 @@ def tree(tmp_path: Path) -> Path:
     """A copy of the repository that a test may break."""
     shutil.copy(ROOT / "LICENSE", tmp_path)
     shutil.copy(ROOT / "README.md", tmp_path)
-    for folder in ("runtime", "packages"):
+    for folder in (".ci", "runtime", "packages"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", ".*"))
     return tmp_path
 
@@ -35,7 +35,7 @@ def append(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
 
 
-@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels, catalogue])
+@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels, catalogue, command])
 def test_the_repository_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
     assert list(rule(ROOT)) == []
 
@@ -99,3 +99,8 @@ def test_the_readme_lists_every_operator(tree: Path) -> None:
     shutil.rmtree(tree / OPERATOR)
     (problem,) = catalogue(tree)
     assert "python ci/catalogue.py" in problem
+
+
+def test_the_readme_gives_the_command_of_ci(tree: Path) -> None:
+    rewrite(tree / ".ci/run", "python3 -m nox", "python3 -m nox -s tests")
+    assert [problem.partition(": ")[2][:40] for problem in command(tree)] == ["does not give the command of .ci/run: py"]

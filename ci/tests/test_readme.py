@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import affected
 from readme import examples
 from repo import ROOT, distributions
 
-READMES = [ROOT / "README.md", ROOT / "docs" / "getting-started.md", *(found.folder / "README.md" for found in distributions())]
+PAGES = [ROOT / path for path in affected.examples(ROOT) if path.endswith(".md")]
+READMES = [*PAGES, *(found.folder / "README.md" for found in distributions())]
 
 
 @pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -24,9 +26,3 @@ def test_a_failing_example_fails(tmp_path: Path) -> None:
     readme.write_text("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n")
     assert examples(readme) == ["x = 1\n", "assert x == 2\n"]
     assert subprocess.run([sys.executable, str(ROOT / "ci" / "readme.py"), str(readme)], check=False, capture_output=True).returncode == 1
-
-
-def test_ci_runs_the_command_of_the_readme() -> None:
-    script = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
-    (command,) = (line for line in script if line.startswith("python3 -m pip install"))
-    assert command in (ROOT / "README.md").read_text().splitlines()

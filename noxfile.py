@@ -32,6 +32,8 @@ CONSTRAINTS = "ci/constraints.txt"
 PEERS = ("liger-kernel",)
 HAS_CUDA = shutil.which("nvidia-smi") is not None
 HAS_NPU = any(Path("/dev").glob("davinci[0-9]*"))
+# One torch thread per worker: the workers already fill the cores.
+WORKERS = ("--numprocesses=auto", "--maxprocesses=8")
 # Where kernels run on this machine's own device, or in the interpreter where it has none.
 DEVICE_STACK: Stack = "cuda" if HAS_CUDA else "ascend"
 
@@ -62,6 +64,13 @@ def run(session: nox.Session, stack: Stack, command: str, *args: str, **env: str
     session.run(str(_bin[stack] / command), *args, env={"PATH": path, **env}, external=True)
 
 
+def put_triton_ascend_back(session: nox.Session) -> None:
+    """Where a CUDA build of torch brought `triton` along: takes it out, and puts back the files that it overwrote."""
+    if list(Path(session.virtualenv.location).glob("lib/python*/site-packages/triton-[0-9]*.dist-info")):
+        session.run("python", "-m", "pip", "uninstall", "--yes", "triton")
+        session.install("-c", CONSTRAINTS, "--no-deps", "--force-reinstall", "triton-ascend")
+
+
 def prepare(session: nox.Session, stack: Stack) -> None:
     """Installs the stack, the packages (editable) and the tools, when a pin or a pyproject.toml changed."""
     if not session.virtualenv.is_sandboxed:
@@ -84,10 +93,8 @@ def prepare(session: nox.Session, stack: Stack) -> None:
     editables = [arg for found in distributions() for arg in ("-e", f"{found.folder}{extras.get(found.name, '')}")]
     session.install("-c", CONSTRAINTS, *nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "dev"), *editables)
     session.install("-c", CONSTRAINTS, "--no-deps", *PEERS)
-    if stack == "ascend" and list(Path(session.virtualenv.location).glob("lib/python*/site-packages/triton-[0-9]*.dist-info")):
-        # A CUDA build of torch brought `triton` along: take it out, and put back the files that it overwrote.
-        session.run("python", "-m", "pip", "uninstall", "--yes", "triton")
-        session.install("-c", CONSTRAINTS, "--no-deps", "--force-reinstall", "triton-ascend")
+    if stack == "ascend":
+        put_triton_ascend_back(session)
     # run_install, so that `nox --no-install` leaves no stamp behind for an installation that it skipped.
     session.run_install("python", "-c", "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])", str(stamp), key)
 
@@ -107,9 +114,7 @@ if HAS_CUDA:
 
 
 def run_pytest(session: nox.Session, stack: Stack, *arguments: str, **env: str) -> None:
-    # One torch thread per worker: the workers already fill the cores.
-    workers = ("--numprocesses=auto", "--maxprocesses=8")
-    run(session, stack, "python", "-m", "pytest", *workers, *arguments, OMP_NUM_THREADS="1", **env)
+    run(session, stack, "python", "-m", "pytest", *WORKERS, *arguments, OMP_NUM_THREADS="1", **env)
 
 
 def run_operator_tests(session: nox.Session, *arguments: str) -> None:
@@ -191,11 +196,16 @@ def lowest_runtime(session: nox.Session) -> None:
     build(session, "runtime", *[found for found in distributions() if found.short == "runtime"])
     lab = next(found for found in distributions() if found.short == "lab")
     also = nox.project.dependency_groups(nox.project.load_toml("pyproject.toml"), "test")
-    session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", "torch", f"{lab.folder}[compiler,test]", *also)
-    for operator in operators():
-        lowest = f"npu-op-runtime=={operator.lowest_runtime}"
-        session.install("-c", CONSTRAINTS, "--find-links", "dist/runtime", lowest, str(operator.folder))
-        session.run("python", "-m", "pytest", str(operator.folder / "tests"), *session.posargs)
+    folders = [str(operator.folder) for operator in operators()]
+    source = ("-c", CONSTRAINTS, "--find-links", "dist/runtime")
+    session.install(*source, "torch", f"{lab.folder}[compiler,test]", *also, *folders)
+    put_triton_ascend_back(session)
+    for lowest in sorted({operator.lowest_runtime for operator in operators()}):
+        # --no-deps: a CUDA build of torch would ask for `triton` again.
+        session.install(*source, "--no-deps", f"npu-op-runtime=={lowest}")
+        chosen = [str(operator.folder / "tests") for operator in operators() if operator.lowest_runtime == lowest]
+        command = ("python", "-m", "pytest", *WORKERS, *chosen, *session.posargs)
+        session.run(*command, env={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
 
 
 def build(session: nox.Session, into: str, *built: Distribution) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from readme import examples
+from releasing import Refused
 from releasing.bounds import allowed, siblings
 from releasing.build import build, write_bill_of_materials
 from releasing.environment import Environment
@@ -84,9 +86,13 @@ def try_alone(found: Distribution, house: Wheelhouse, folder: Path, runtime: Dis
         environment.install(house.wheel(installed))
     environment.require_consistent()
     check = f"import {found.module} as m, sys; assert m.__file__.startswith(sys.prefix), m.__file__"
-    environment.run("-I", "-c", check, cwd=folder, refusal=f"{found.name}: the wheel does not import")
-    examples = str(house.tree / "ci" / "readme.py")
-    environment.run(examples, str(found.folder / "README.md"), cwd=folder, refusal=f"{found.name}: an example of the README fails")
+    try:
+        # One process: most of the time goes into the import of torch.
+        program = "\n".join([check, *examples(found.folder / "README.md")])
+    except ValueError as error:
+        raise Refused(f"{found.name}: {error}") from None
+    refusal = f"{found.name}: the wheel does not import, or an example of the README fails"
+    environment.run("-I", "-c", program, cwd=folder, refusal=refusal)
     return environment
 
 
@@ -115,11 +121,13 @@ def try_with_runtimes(found: Distribution, house: Wheelhouse, folder: Path, bill
     lab = next(other for other in distributions(house.tree) if other.name == LAB)
     _, versions = needed_siblings(found, house)
     # The runtime itself needs none, and the two ends of a range may be one.
-    for version in sorted({versions[0], versions[-1]}) if versions else [None]:
+    tried: list[Version | None] = [*sorted({versions[0], versions[-1]})] if versions else [None]
+    for version in tried:
         runtime = house.distribution(RUNTIME, version) if version else None
         environment = try_alone(found, house, folder / (f"with-runtime-{version}" if version else "alone"), runtime)
-        # Of the newest in the end, before the tools of the tests come in.
-        write_bill_of_materials(found, found.version, environment.python, bill)
+        if version == tried[-1]:
+            # Before the tools of the tests come in.
+            write_bill_of_materials(found, found.version, environment.python, bill)
         run_tests(found, lab, house, environment, arguments)
         yield f"examples and tests pass{f' with npu-op-runtime {version}' if version else ''}"
 

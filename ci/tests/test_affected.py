@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -453,6 +456,102 @@ def test_the_session_asks_the_script(on_branch: Path) -> None:
     command = [sys.executable, "-m", "nox", "--no-venv", "-s", "affected", "--", "--base", "main", "--why"]
     done = subprocess.run(command, cwd=on_branch, capture_output=True, text=True, check=True)
     assert done.stdout == "geglu:\n    packages/geglu/src/npu_op_geglu/kernel.py changed\n"
+
+
+class Session:
+    """Stands for nox's: asks ci/affected.py of a clone, and keeps what else was to be run."""
+
+    posargs = ("--base", "main")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.commands: list[tuple[str, ...]] = []
+
+    def run(self, *command: str, **_: object) -> str:
+        return subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True).stdout
+
+    def notify(self, name: str, posargs: Sequence[str]) -> None:
+        self.commands.append((name, *posargs))
+
+    def log(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def noxfile() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ran(noxfile: ModuleType, on_branch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Session]:
+    """Commits a change of a path, and gives the session `affected` that came to its end on it."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(noxfile, "HAS_CUDA", False)
+    monkeypatch.setattr(noxfile, "run", lambda session, _, *command, **__: session.commands.append(command))
+
+    def ran(path: str) -> Session:
+        committed(on_branch, [path])
+        session = Session(on_branch)
+        noxfile.affected(session)
+        assert ("ruff", "check", ".") in session.commands
+        assert ("python", "ci/workflows.py") in session.commands
+        return session
+
+    return ran
+
+
+def paths_of_pytest(session: Session) -> list[list[str]]:
+    """The paths of each run of pytest."""
+    runs = [command[3:] for command in session.commands if command[:3] == ("python", "-m", "pytest")]
+    return [[argument.removeprefix(f"{ROOT}/") for argument in arguments if not argument.startswith("-")] for arguments in runs]
+
+
+def compiled(session: Session) -> list[str]:
+    return [command[2] for command in session.commands if command[:2] == ("npu-lab", "compile")]
+
+
+def test_a_change_of_geglu_runs_geglu_alone(ran: Callable[[str], Session]) -> None:
+    session = ran("packages/geglu/src/npu_op_geglu/kernel.py")
+    # Eager and in the interpreter.
+    assert paths_of_pytest(session) == [["packages/geglu"], ["packages/geglu"]]
+    assert compiled(session) == ["geglu"]
+    assert ("docs",) not in session.commands
+
+
+def test_a_change_of_the_runtime_runs_all(ran: Callable[[str], Session]) -> None:
+    session = ran("runtime/core/src/npu_op_runtime/soc.py")
+    every = [found.folder.relative_to(ROOT).as_posix() for found in distributions()]
+    assert [sorted(paths) for paths in paths_of_pytest(session)] == [
+        sorted(["ci/tests", *every]),
+        sorted(path for path in every if path.startswith("packages/")),
+    ]
+    assert compiled(session) == [operator.short for operator in operators()]
+    assert ("docs",) in session.commands
+
+
+def test_a_change_of_an_operator_runs_the_example_that_imports_it(ran: Callable[[str], Session]) -> None:
+    session = ran("packages/split-qk-norm/src/npu_op_split_qk_norm/kernel.py")
+    assert paths_of_pytest(session) == [["ci/tests/test_glm5_attention.py", "packages/split-qk-norm"], ["packages/split-qk-norm"]]
+
+
+def test_a_change_of_a_page_runs_its_code_and_makes_the_site(ran: Callable[[str], Session]) -> None:
+    session = ran("docs/oracle.md")
+    assert (paths_of_pytest(session), compiled(session)) == ([], [])
+    assert ("docs",) in session.commands
+
+
+def test_what_a_package_tests_is_what_it_needs() -> None:
+    """A test that imports another operator than its package declares would not be run when that one changes."""
+    known = packages(ROOT)
+    for folder, package in known.items():
+        texts = "".join(file.read_text() for file in (ROOT / folder / "tests").rglob("*.py"))
+        modules = re.findall(r"^ *(?:from|import) (npu_op_\w+)", texts, re.MULTILINE)
+        names = {module.replace("_", "-") for module in modules} & {other.name for other in known.values()}
+        assert names <= {package.name, "npu-op-lab", "npu-op-runtime", *package.needs}, folder
 
 
 @pytest.mark.parametrize("path", ["runtime/core/src/npu_op_runtime/soc.py", "runtime/lab/src/npu_op_lab/oracle.py", "noxfile.py"])

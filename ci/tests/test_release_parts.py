@@ -17,10 +17,11 @@ from releasing.bounds import allowed
 from releasing.build import build, build_twice, write_checksums
 from releasing.changelog import collect, require_fragments, section
 from releasing.environment import Environment
-from releasing.steps import named, require_part
+from releasing.steps import named, publish, record, require_part, worktree
+from releasing.trial import Wheelhouse, try_alone
 from releasing.versions import next_version, released, required_part, split_tag, write_version
 from repo import ROOT, Distribution, operators
-from repositories import commit, git_in, operator, write
+from repositories import ENVIRONMENT, commit, git_in, operator, write
 
 GEGLU = next(found for found in operators() if found.short == "geglu")
 
@@ -74,6 +75,9 @@ def test_the_version_is_written_where_hatch_reads_it(root: Path) -> None:
     write_version(found, Version("0.2.0"))
     assert found.version == "0.2.0"
     assert found.about.read_text() == '"""Version."""\n\n__version__ = "0.2.0"\n'
+    found.about.write_text("")
+    with pytest.raises(Refused, match="must assign __version__ once"):
+        write_version(found, Version("0.3.0"))
 
 
 @pytest.mark.parametrize(
@@ -217,6 +221,21 @@ def test_a_build_that_differs_the_second_time_is_refused(root: Path, tmp_path: P
         build_twice(found, tmp_path / "dist")
 
 
+def test_a_build_that_fails_is_refused(root: Path, tmp_path: Path) -> None:
+    found = operator(root, "one", "0.1.0", __init__="")
+    (found.folder / "README.md").unlink()
+    with pytest.raises(Refused, match="npu-op-one: the build failed\n(.*\n)*.*README"):
+        build_twice(found, tmp_path / "dist")
+
+
+def test_what_an_index_would_refuse_is_refused(root: Path, tmp_path: Path) -> None:
+    found = operator(root, "one", "0.1.0", __init__="")
+    settings = found.folder / "pyproject.toml"
+    settings.write_text(settings.read_text().replace('readme = "README.md"\n', ""))
+    with pytest.raises(Refused, match="npu-op-one: an index would refuse the archives\n(.*\n)*.*long_description"):
+        build_twice(found, tmp_path / "dist")
+
+
 def test_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:
     write(tmp_path, "packages/a.whl", "a")
     write(tmp_path, "notes.md", "b")
@@ -240,6 +259,62 @@ def test_a_clean_environment_holds_what_is_declared_and_no_more(root: Path, tmp_
     for undeclared in ("numpy", "npu_op_runtime"):
         with pytest.raises(Refused, match=f"No module named '{undeclared}'"):
             environment.run("-I", "-c", f"import {undeclared}", cwd=tmp_path, refusal="it does not import")
+
+
+@pytest.mark.parametrize(
+    ("readme", "told"),
+    [
+        ("no example\n", "README.md must have an example"),
+        ("```python\nassert 1 == 2\n```\n", "an example of the README fails\n(.*\n)*AssertionError"),
+        ("```python\nimport numpy\n```\n", "No module named 'numpy'"),
+    ],
+)
+def test_a_readme_without_an_example_that_runs_is_refused(root: Path, tmp_path: Path, readme: str, told: str) -> None:
+    found = operator(root, "one", "0.1.0", __init__="")
+    write(found.folder, "README.md", readme)
+    with pytest.raises(Refused, match=f"npu-op-one: (.*\n)*.*{told}"):
+        try_alone(found, Wheelhouse(root, tmp_path / "house"), tmp_path / "clean")
+
+
+def test_a_wheel_that_does_not_import_is_refused(root: Path, tmp_path: Path) -> None:
+    found = operator(root, "one", "0.1.0", __init__="import npu_op_nothing")
+    write(found.folder, "README.md", "```python\nimport npu_op_one\n```\n")
+    with pytest.raises(Refused, match="npu-op-one: the wheel does not import(.*\n)*.*No module named 'npu_op_nothing'"):
+        try_alone(found, Wheelhouse(root, tmp_path / "house"), tmp_path / "clean")
+
+
+def test_nothing_is_recorded_unless_it_is_asked_for(root: Path) -> None:
+    before = git_in(root)("log"), git_in(root)("status", "--porcelain"), git_in(root)("tag")
+    with worktree(root) as tree:
+        write(tree, "packages/one/CHANGELOG.md", "a section\n")
+        told = record(root, tree, "npu-op-one", Version("0.1.0"), "notes", execute=False)
+    assert told == "npu-op-one 0.1.0 could be released; nothing was changed: add --execute to commit and tag"
+    assert (git_in(root)("log"), git_in(root)("status", "--porcelain"), git_in(root)("tag")) == before
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_branch_that_moved_meanwhile_gets_no_tag(root: Path, monkeypatch: pytest.MonkeyPatch, moved: bool) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    git = git_in(root)
+    with worktree(root) as tree:
+        if moved:
+            write(root, "packages/one/README.md", "moved\n")
+            commit(root)
+        head = git("rev-parse", "HEAD")
+        write(tree, "packages/one/CHANGELOG.md", "a section\n")
+        if moved:
+            with pytest.raises(Refused, match="npu-op-one 0.1.0 passed, but the branch moved meanwhile"):
+                record(root, tree, "npu-op-one", Version("0.1.0"), "notes", execute=True)
+        else:
+            record(root, tree, "npu-op-one", Version("0.1.0"), "notes", execute=True)
+    assert (git("rev-parse", "HEAD") == head, git("tag")) == ((True, "") if moved else (False, "npu-op-one-v0.1.0\n"))
+
+
+def test_a_tag_of_another_version_is_not_published(root: Path) -> None:
+    git_in(root)("tag", "npu-op-one-v0.2.0")
+    with pytest.raises(Refused, match="npu-op-one-v0.2.0 holds npu-op-one 0.1.0"):
+        list(publish(root, "npu-op-one-v0.2.0", []))
 
 
 def test_a_missing_sibling_is_noticed(root: Path, tmp_path: Path) -> None:

@@ -307,6 +307,10 @@ def affected(session: nox.Session) -> None:
 @shared("new-op", "Make a new operator that is green as it comes: `nox -s new-op -- my-op`.", "ascend")
 def new_op(session: nox.Session) -> None:
     run(session, "ascend", "python", "ci/new_op.py", *session.posargs)
+    # Its figures, which lint asks for: it has to be installed for that.
+    (name,) = session.posargs
+    run(session, "ascend", "python", "-m", "pip", "install", "--quiet", "--no-deps", "--editable", f"packages/{name}")
+    run(session, "ascend", "npu-lab", "scoreboard", name)
 
 
 @shared("bench-all", "Benchmark every operator, one after the other.", DEVICE_STACK)
@@ -315,6 +319,10 @@ def bench_all(session: nox.Session) -> None:
         run(session, DEVICE_STACK, "npu-lab", "bench", operator.short, *session.posargs)
 
 
-@shared("scoreboard", "Generate the table of Liger's RFC, modelled: docs/scoreboard, README, docs/benchmarks.md.", "ascend")
+@shared(
+    "scoreboard",
+    "Generate the table of Liger's RFC, modelled, in docs/ and README; `-- rope`: the figures of that operator alone.",
+    "ascend",
+)
 def scoreboard(session: nox.Session) -> None:
     run(session, "ascend", "npu-lab", "scoreboard", *session.posargs)

@@ -63,7 +63,7 @@ def main() -> int:
         return 2
     print(f"made {', '.join(str(path.relative_to(ROOT)) for path in made)}: an operator that works, x * sigmoid(x).")
     print("Put your own in its place: reference.py (formula), spec.py (cases), kernel.py, op.py; see docs/adding-an-operator.md.")
-    print(f"Then: nox -t {name}")
+    print(f"Then: nox -t {name}, and for its figures nox -s scoreboard -- {name}")
     return 0
 
 

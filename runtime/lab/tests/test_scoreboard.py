@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from npu_op_lab import operators
-from npu_op_lab.bench import MODES, Record, points_of, run
+from npu_op_lab.bench import MODES, Outcome, Record, points_of, run
 from npu_op_lab.bench.points import RFC_ROWS
 from npu_op_lab.bench.sources import kernels_hash, model_hash, package_of
 from npu_op_lab.cli import main
@@ -220,6 +220,35 @@ def test_command_fails_without_figures_of_ours(
     reason = {double: "", _broken: "RuntimeError: no tile fits", zeros: "output: max error"}[function]
     said = capsys.readouterr().err
     assert said.startswith("npu-lab scoreboard: no figures of toy on Ascend910B4, row toy: ") and reason in said if status else said == ""
+
+
+def test_figures_of_one_operator_are_made_anew(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(root / "packages/toy", root / "packages/another")
+    both = [
+        replace(record, operator=name, model_hash=model_hash(), kernels_hash=kernels_hash(package), gpu_name=device)
+        for device in ("Ascend910B4", "Ascend910B3")
+        for name, package in files.packages_of(root).items()
+        for record in _records()
+    ]
+    write_files(both, root)
+    written = (root / RECORDS).read_text()
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(operators, "names", lambda: ["another", "toy"])
+    asked = []
+
+    def outcomes(socs: Sequence[str], names: Sequence[str], models: Sequence[str]) -> list[Outcome]:
+        asked.append(names)
+        return [Outcome([record for record in both if record.operator == "another"])]
+
+    monkeypatch.setattr(command, "_outcomes", outcomes)
+    (root / RECORDS).write_text("\n".join(line for line in written.splitlines() if '"operator": "toy"' in line))
+    assert main(["scoreboard", "--check"]) == 1
+    assert main(["scoreboard", "another"]) == 0
+    assert asked == [["another"]]
+    assert (root / RECORDS).read_text() == written
+    assert main(["scoreboard", "--check"]) == 0
+    assert main(["scoreboard", "other"]) == 2
+    assert "operator must be below packages/: another, toy (got other)" in capsys.readouterr().err
 
 
 def test_figures_measured_on_a_device_may_be_older(root: Path) -> None:

@@ -44,6 +44,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "operators", nargs="*", metavar="operator", help="only their figures are made anew, those of others stay (default: all)"
+    )
     parser.add_argument("--check", action="store_true", help="only say whether the checked-in table is still true")
     parser.add_argument("--soc", action="append", help=f"what is modelled, may be repeated (default: {', '.join(_SOCS)})")
     parser.add_argument("--model", action="append", choices=list(MODELS), help=f"may be repeated (default: {_MODEL}, the RFC's sizes)")
@@ -55,7 +58,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def scoreboard(options: argparse.Namespace) -> int:
     """Generate or check."""
-    from ..scoreboard import boards, failures, measured_before, packages_of, stale, write_files
+    from ..scoreboard import boards, failures, measured_before, modelled_before, packages_of, stale, write_files
     from ..scoreboard.render import markdown
 
     root = Path.cwd()
@@ -71,13 +74,22 @@ def scoreboard(options: argparse.Namespace) -> int:
         if reasons:
             print("npu-lab scoreboard: generate it anew: nox -s scoreboard", file=sys.stderr)
         return int(bool(reasons))
+    chosen = options.operators or names
     try:
-        strangers = [name for name in names if name not in operators.names()]
+        unknown = [name for name in chosen if name not in names]
+        if unknown:
+            raise ValueError(f"operator must be below packages/: {', '.join(names)} (got {', '.join(unknown)})")
+        strangers = [name for name in chosen if name not in operators.names()]
         if strangers:
             raise ValueError(f"below packages/ but not installed: {', '.join(strangers)} (pip install --no-deps -e packages/<operator>)")
+        others = modelled_before(root, chosen) if options.operators else []
         saved = measured_before(root, [record for file in options.saved or () for record in read(file)])
-        outcomes = list(_outcomes(options.soc or _SOCS, names, options.model or [_MODEL]))
-        records = [record for outcome in outcomes for record in outcome.records] + saved
+        outcomes = list(_outcomes(options.soc or _SOCS, chosen, options.model or [_MODEL]))
+        modelled = [*others, *(record for outcome in outcomes for record in outcome.records)]
+        # As a run of all has them.
+        devices = list(dict.fromkeys(record.gpu_name for record in modelled))
+        modelled.sort(key=lambda record: (devices.index(record.gpu_name), names.index(record.operator)))
+        records = modelled + saved
         written = write_files(records, root)
     except (BadRecords, ValueError, Absent) as error:
         print(f"npu-lab scoreboard: {error}", file=sys.stderr)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .board import Board, Mark, Row, boards
-from .files import failures, measured_before, packages_of, stale, write_files
+from .files import failures, measured_before, modelled_before, packages_of, stale, write_files
 
-__all__ = ["Board", "Mark", "Row", "boards", "failures", "measured_before", "packages_of", "stale", "write_files"]
+__all__ = ["Board", "Mark", "Row", "boards", "failures", "measured_before", "modelled_before", "packages_of", "stale", "write_files"]

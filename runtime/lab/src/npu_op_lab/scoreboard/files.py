@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -53,6 +53,18 @@ def measured_before(root: Path, fresh: Sequence[Record]) -> list[Record]:
     kept = read(root / RECORDS) if (root / RECORDS).exists() else []
     devices = {record.gpu_name for record in fresh}
     return [*(record for record in kept if record.basis == "measured" and record.gpu_name not in devices), *fresh]
+
+
+def modelled_before(root: Path, anew: Collection[str]) -> list[Record]:
+    """What the checked-in table holds of modelled figures of the operators below `root` other than those made `anew`.
+
+    Raises:
+        BadRecords: the checked-in records cannot be read.
+        ValueError: `root` has no operator.
+    """
+    kept = read(root / RECORDS) if (root / RECORDS).exists() else []
+    others = set(packages_of(root)) - set(anew)
+    return [record for record in kept if record.basis == "modelled" and record.operator in others]
 
 
 def packages_of(root: Path) -> dict[str, Path]:

@@ -10,7 +10,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Rotar
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.capture import capture
-from npu_op_rotary_cache import RotaryCache, gather_cos_sin
+from npu_op_lab.execution import available_modes
+from npu_op_rotary_cache import RotaryCache, gather_cos_sin, gather_cos_sin_reference
 from npu_op_rotary_cache.spec import SPEC
 
 DEVICES = ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
@@ -99,6 +100,21 @@ def test_positions_outside_are_clamped_on_the_device_and_asserted_in_debug_mode(
     done = subprocess.run([sys.executable, "-c", code], env={"NPU_OP_DEBUG": "1"}, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "positions must be in [0, 4), the rows of cache" in done.stderr
+
+
+@pytest.mark.skipif(all(mode.kind != "emulator" for mode in available_modes()), reason="needs the emulator")
+@pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
+@pytest.mark.parametrize(("tokens", "speedup"), ((1, 1.7), (64, 1.7), (4096, 1.3), (16384, 1.05)))
+def test_it_takes_less_time_than_eager_at_full_bandwidth(soc, tokens, speedup):
+    """Modelled, both with their launches: one beside `clamp` and `index_select`."""
+    from npu_op_lab.emulator import emulate, model_eager
+
+    call = torch.empty(4096, 64), torch.zeros(tokens, dtype=torch.int64)
+    with emulate(soc, values=False) as run:
+        gather_cos_sin(*call)
+    eager = model_eager(gather_cos_sin_reference, *call, soc=soc)
+    assert len(run.kernels) == 1
+    assert eager.seconds > speedup * run.seconds
 
 
 def test_the_function_takes_module_or_table():

@@ -184,3 +184,14 @@ def part_words(X, LOW, SWAPPED, BLOCK: tl.constexpr):
 @triton.jit
 def shift_right(X, Y, BLOCK: tl.constexpr):
     tl.store(Y + tl.arange(0, BLOCK), tl.load(X + tl.arange(0, BLOCK)) >> 3)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def gather_rows(X, ROWS_OF, Y, n_rows, n_cols: tl.constexpr, ROWS: tl.constexpr):
+    cols = tl.arange(0, n_cols)[None, :]
+    lane = tl.arange(0, ROWS)
+    per_program = n_rows // tl.num_programs(0)
+    first = tl.program_id(0) * per_program
+    for row in range(first, first + per_program, ROWS):
+        picked = tl.load(ROWS_OF + row + lane)
+        tl.store(Y + row * n_cols + (lane[:, None] * n_cols + cols), tl.load(X + (picked[:, None] * n_cols + cols)))

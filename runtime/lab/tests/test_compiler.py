@@ -21,6 +21,8 @@ from npu_op_lab.compiler.driver import AscendBackend
 from npu_op_lab.compiler.ir import SourceLine, device_functions, name_of, parse, source_line
 from npu_op_runtime import device
 
+from .emulated_kernels import gather_rows
+
 B4 = "Ascend910B4"
 
 
@@ -313,6 +315,17 @@ def test_a_tile_within_half_the_ub_stays_double_buffered():
     assert loop.vector_ops["vreduce"] == 1 and loop.scalar_syncs == 0 and not found.scalar_loops
     # Two input and two output buffers of bf16 and one of fp32 at the least; the SoC's UB at the most.
     assert 2 * 16384 + 32768 < found.ub_bytes <= 192 * 1024 and found.ub_share == found.ub_bytes / (192 * 1024)
+    assert check(found) == []
+
+
+def test_gathered_rows_have_slices_of_their_own():
+    """The loop over the rows of a tile writes to another slice in each trip; what it waits for is the tile, of which there are two."""
+    with offline(B4) as launches:
+        gather_rows[(40,)](torch.empty(99, 64), torch.zeros(1280, dtype=torch.int64), torch.empty(1280, 64), 1280, 64, ROWS=16)
+    found = report(launches[0].kernel)
+    (loop,) = found.hot_loops
+    assert (loop.depth, loop.trips) == (1, 16)
+    assert [(move.bytes, move.buffers) for move in loop.transfers] == [(256, 2)]
     assert check(found) == []
 
 

@@ -53,6 +53,21 @@ def test_values_and_timing_only_agree_on_the_time() -> None:
     assert run.seconds == _rms(512, 2).seconds
 
 
+def test_rows_at_addresses_that_hang_on_data_take_the_time_of_other_rows() -> None:
+    """Gathered, no row twice: with values the addresses are known, without them they are not."""
+    n_rows, n_cols = 40 * 32, 64
+    x, picked = torch.randn(n_rows, n_cols), torch.randperm(n_rows)
+    y = torch.empty_like(x)
+    with emulate() as known:
+        kernels.gather_rows[(40,)](x, picked, y, n_rows, n_cols, ROWS=16)
+    assert torch.equal(y, x[picked])
+    with emulate(values=False) as unknown:
+        kernels.gather_rows[(40,)](x, picked, y, n_rows, n_cols, ROWS=16)
+    assert unknown.seconds == known.seconds
+    (kernel,) = unknown.kernels
+    assert (kernel.hbm_in, kernel.hbm_out) == (x.nbytes + picked.nbytes, y.nbytes)
+
+
 def test_a_copy_of_large_tiles_is_bound_by_hbm_and_never_above_the_ceiling() -> None:
     n = 1 << 26
     for ceiling in ("cann", "measured"):

@@ -8,18 +8,22 @@ import torch
 
 from npu_op_runtime.autograd import refuse_gradients
 from npu_op_runtime.checks import require_same_device, require_tensor
-from npu_op_runtime.device import target_of
+from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import DEBUG, choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.registration import register_op
-from npu_op_runtime.tiling import next_power_of_2, programs
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 
 from .reference import gather_cos_sin_reference
 
 if TYPE_CHECKING:
     from .module import RotaryCache
 
+# NPU: tokens of a tile, and of one where a core has that many. A step of fewer tokens moves the whole small tile all the same.
+_TOKENS, _MANY_TOKENS = 16, 64
+# Shares of UB that one of the two buffers of these tiles may take.
+_UB_SHARE, _MANY_UB_SHARE = 8, 4
 # CUDA: elements of a program's tile, 8 for each of 128 threads.
 _CUDA_TILE_ELEMENTS = 1024
 
@@ -71,18 +75,30 @@ def gather_cos_sin(
     return cos, sin
 
 
+def _tiles(target: Target, row_bytes: int) -> tuple[int, int]:
+    """Tokens of a tile and of a large one (0: no large ones); 1 for rows of no whole blocks, in a tile each would be taken apart."""
+    if row_bytes % UB_BLOCK_BYTES:
+        return 1, 0
+    sizes = ((_TOKENS, _UB_SHARE), (_MANY_TOKENS, _MANY_UB_SHARE))
+    tile, many = (min(most, target.ub_bytes // share // row_bytes) for most, share in sizes)
+    return max(tile, 1), many if many > tile > 1 else 0
+
+
 def _gather_kernel(cache, positions):
     out = _gather_fake(cache, positions)
     tokens, cols = out.shape
     target = target_of(cache)
-    block, tile = cols, 1
     if target.backend == "cuda":
         block = next_power_of_2(cols)
-        tile = max(2, _CUDA_TILE_ELEMENTS // block)
+        tile, many = max(2, _CUDA_TILE_ELEMENTS // block), 0
+        count = programs(target, -(-tokens // tile), persistent=False)
+    else:
+        block, (tile, many) = cols, _tiles(target, cols * cache.element_size())
+        count = programs(target, tokens, persistent=False)
     launch(
-        load_kernels("npu_op_rotary_cache.kernel", target.backend).gather_rows_kernel,
-        programs(target, -(-tokens // tile), persistent=False), target, cache,
-        cache, positions, out, tokens, cache.shape[0] - 1, cache.stride(0), positions.stride(0), COLS=cols, BLOCK=block, TOKENS=tile,
+        load_kernels("npu_op_rotary_cache.kernel", target.backend).gather_rows_kernel, count, target, cache,
+        cache, positions, out, tokens, cache.shape[0] - 1, cache.stride(0), positions.stride(0),
+        COLS=cols, BLOCK=block, TOKENS=tile, MANY=many,
     )  # fmt: skip
     return out
 

@@ -25,10 +25,16 @@ def _cases() -> Iterator[Case]:
     yield _case("positions-int32", 83, 200, 64, dims={"index": 32})
     yield _case("outside", 83, 20, 64, dims={"outside": 30})
     yield _case("outside-int32", 83, 20, 64, dims={"index": 32, "outside": 30})
+    yield _case("outside-32-bits", 83, 20, 64, dims={"outside": 2**40})
     yield _case("one-token", 1, 200, 64)
     yield _case("one-row", 23, 1, 64)
     yield _case("width-6", 37, 50, 6)
     yield _case("width-192-bfloat16", 37, 50, 192, "bfloat16")
+    yield _case("width-1024", 700, 50, 1024)  # large tiles of few tokens
+    yield _case("wide", 90, 20, 12_000)  # a row at a time
+    yield _case("many-tokens", 2_700, 300, 64)  # large and small tiles, the last of them not full
+    yield _case("many-tokens-of-width-6", 2_700, 50, 6)
+    yield _case("beyond-a-grid", 65_539, 100, 8)  # case 27
     yield _case("rows-apart", 37, 50, 64, layout="rows-apart")
     yield _case("positions-apart", 37, 50, 64, layout="positions-apart")
 

@@ -6,9 +6,10 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from xdsl.dialects import builtin
 from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
 from npu_op_runtime.soc import get_soc
@@ -227,13 +228,32 @@ def _transfer(op: Operation, loop: Operation) -> Transfer:
     source, target = op.operands[:2]
     source_shape, target_shape = _shapes(op)
     item = bits(source)
+    on_chip = target if direction == "in" else source
     return Transfer(
         line=_line(op),
         direction=direction,
         bytes=_elements(op) * item // 8,
         piece_bytes=min(contiguous(source, source_shape), contiguous(target, target_shape)) * item // 8,
-        buffers=len(_buffers(target if direction == "in" else source, loop)),
+        buffers=len(_buffers(on_chip, _reusing(on_chip, loop))),
     )
+
+
+def _reusing(value: SSAValue, loop: Operation) -> Operation:
+    """The loop whose next trip moves into the same bytes: one around `loop` where each trip has a slice of its own (a gathered row)."""
+    view = value.owner
+    while isinstance(view, Operation) and name_of(view) in _VIEWS:
+        if name_of(view) == "memref.subview" and any(_varies(offset, loop) for offset in _offsets(view)):
+            return next((outer for outer in _ancestors(loop) if name_of(outer) in _LOOPS), loop)
+        view = view.operands[0].owner
+    return loop
+
+
+def _offsets(subview: Operation) -> Sequence[SSAValue]:
+    """Those that are not constants."""
+    segments = subview.properties["operandSegmentSizes"]
+    assert isinstance(segments, builtin.DenseArrayBase)
+    source, offsets = map(int, segments.get_values()[:2])
+    return subview.operands[source : source + offsets]
 
 
 def _elements(op: Operation) -> int:

@@ -15,7 +15,7 @@ from .dtypes import BITS, FLOATS, NUMPY, Array
 from .findings import Finding, OutOfBounds, UndefinedBehavior
 from .memory import UB, Memory, View, tensor_memory
 from .program import MemRefType, Op
-from .scalars import UNKNOWN, Undefined
+from .scalars import UNKNOWN, Undefined, Unknown
 from .trace import LAST, MEASURED, WARM, Kind, Pipe, Trace
 from .translate import Event, Translated
 
@@ -225,17 +225,22 @@ class Machine:
         """Bytes of HBM and of L2 that a transfer moves, its fixed cycles and its contiguous pieces.
 
         What this program touched before, and not more than L2 holds ago (all cores counted), is in L2, which writes it to HBM
-        once if it was written at all; an address that is the same for all programs comes from HBM for one of them.
+        once if it was written at all; an address that is the same for all programs comes from HBM for one of them. One that hangs on
+        data (a gathered row) is taken to begin a line that this program has not touched, when data are not followed.
         """
         figures = costs.table()
+        gathered = isinstance(view.offset, Unknown)
+        if gathered:
+            view = View(view.memory, view.base, 0, view.sizes, view.strides, view.dtype)
         moved, pieces = costs.transfer_bytes(view)
         fixed = figures["dma_issue_in" if inward else "dma_issue_out"] + figures["dma_piece"] * (pieces - 1)
-        key = (id(view.memory), *view.span())
+        key = (id(view.memory), -1, -1) if gathered else (id(view.memory), *view.span())
         last, dirty = self._seen.get(key, (0.0 if view.memory.storage in self._cached else -math.inf, False))
         (self.read if inward else self.written).add(view.memory.storage)
         self._moved += moved
         held = (self._moved - last) * self._active <= self._l2_bytes
-        self._seen[key] = self._moved, not inward or (held and dirty)
+        if not gathered:
+            self._seen[key] = self._moved, not inward or (held and dirty)
         if held and (inward or dirty):
             return 0.0, float(moved), fixed, pieces
         hbm = moved / self._active if shared and inward else float(moved)

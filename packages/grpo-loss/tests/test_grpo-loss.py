@@ -7,18 +7,20 @@ import pytest
 import torch
 
 from npu_op_grpo_loss import FusedLinearGRPOLoss, fused_linear_grpo_loss, grpo_loss
-from npu_op_grpo_loss.chunks import rows_of_chunk
+from npu_op_grpo_loss.chunks import Chunks, chunks_of
 from npu_op_grpo_loss.spec import LOGITS_SPEC, SPEC
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.battery.graphs import check_opcheck, check_torch_compile
 from npu_op_lab.bench.memory import PeakMemory
-from npu_op_lab.execution import available_modes
+from npu_op_lab.execution import EAGER, available_modes
 from npu_op_lab.inputs import Inputs
 from npu_op_lab.passes import evaluate, forward
-from npu_op_lab.watch import ThroughOps
+from npu_op_lab.watch import Recorder, ThroughOps
 
 # One SoC of a kind here: the battery runs them all.
 MODES = list({mode.kind: mode for mode in reversed(available_modes())}.values())
 EXECUTED = [mode for mode in MODES if mode.executes]
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_")
 KERNELS = [mode for mode in MODES if mode.kernels]
 
 
@@ -36,36 +38,58 @@ def case_named(name, **changes):
 
 
 # 26 tokens: chunks across sequences, with a short one at the end; several sequences a chunk; a sequence longer than a chunk.
-@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
-@pytest.mark.parametrize(
-    "case",
-    (
-        case_named("dapo-bfloat16", chunk_rows=16, dims={"B": 3}),
-        case_named("dapo-float16", chunk_rows=16, weight_accumulation="input"),
-        case_named("bias", chunk_rows=16),
-        case_named("luspo-sequence", chunk_rows=16),
-        case_named("grpo-sequence", chunk_rows=32, dims={"B": 5}),
-        case_named("grpo-sequence", chunk_rows=16, dims={"L": 35}),
-        case_named("corrected-sequence", chunk_rows=16, dims={"L": 35}),
-    ),
-    ids=lambda case: f"{case.name}-{'-'.join(f'{name}{size}' for name, size in case.dims.items())}",
+CHUNKED = (
+    case_named("dapo-bfloat16", chunk_rows=16, dims={"B": 3}),
+    case_named("dapo-float16", chunk_rows=16, weight_accumulation="input"),
+    case_named("dapo-bfloat16", chunk_rows=16, weight_accumulation="input", dims={"B": 4}),
+    case_named("bias", chunk_rows=16),
+    case_named("luspo-sequence", chunk_rows=16),
+    case_named("grpo-sequence", chunk_rows=32, dims={"B": 5}),
+    case_named("grpo-sequence", chunk_rows=16, dims={"L": 35}),
+    case_named("corrected-sequence", chunk_rows=16, dims={"L": 35}),
 )
+
+
+def label(case):
+    return "-".join((case.name, *(f"{name}{size}" for name, size in case.dims.items())))
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("case", CHUNKED, ids=label)
 def test_chunks_add_up(case, mode):
     failed = [str(verdict) for verdict in evaluate(SPEC, case, mode=mode) if not verdict.passed]
     assert not failed, "\n".join(failed)
 
 
-def test_rows_of_a_chunk():
-    def weight(vocabulary, width, dtype=torch.bfloat16):
-        return torch.empty(vocabulary, width, dtype=dtype, device="meta")
+def head(vocabulary, width, dtype=torch.bfloat16):
+    return torch.empty(vocabulary, width, dtype=dtype, device="meta")
 
-    assert rows_of_chunk(16384, weight(128256, 4096), 0) == 4096  # logits as large as the weight
-    assert rows_of_chunk(20000, weight(128256, 16384), 0) == 4000  # 1 GiB would be 4176
-    assert rows_of_chunk(5000, weight(128256, 4096), 0) == 2512  # even chunks of whole 16 rows
-    assert rows_of_chunk(100, weight(300, 16), 0) == 100
-    assert rows_of_chunk(100, weight(300, 16), 40) == 32
-    assert rows_of_chunk(100, weight(300, 16), 1) == 16
-    assert rows_of_chunk(0, weight(300, 16), 0) == 0
+
+def test_rows_of_a_chunk():
+    for by_sequence in (False, True):
+        assert chunks_of(8, 1024, head(128256, 4096), 0, by_sequence) == Chunks(8192, 8192, 8192)  # twice as large as the weight
+        assert chunks_of(20, 5, head(300, 16), 0, by_sequence) == Chunks(100, 100, 100)
+        assert chunks_of(0, 5, head(300, 16), 0, by_sequence) == Chunks(0, 0, 0)
+    assert chunks_of(20, 1000, head(128256, 16384), 0, False).rows == 6672  # 2 GiB would be 8368: even chunks of whole 16 rows
+    assert chunks_of(20, 5, head(300, 16), 40, False).rows == 32
+    assert chunks_of(20, 5, head(300, 16), 1, False).rows == 16
+    assert chunks_of(9, 1024, head(128256, 4096), 0, True) == Chunks(9216, 5120, 5120)  # whole sequences, evenly
+    assert chunks_of(2, 9000, head(128256, 4096), 0, True) == Chunks(18000, 9000, 4512)  # each by itself
+
+
+@pytest.mark.parametrize("by_sequence", (False, True))
+@pytest.mark.parametrize(
+    ("batch", "length", "most"), ((1, 1, 16), (3, 13, 16), (5, 16, 32), (7, 40, 16), (5, 13, 30), (2, 16, 16), (1, 100, 48))
+)
+def test_what_is_known_of_chunks_is_what_they_are(batch, length, most, by_sequence):
+    chunks = chunks_of(batch, length, head(300, 16), most, by_sequence)
+    groups = list(chunks.groups())
+    slices = [rows for group in groups for rows in group]
+    assert [row for rows in slices for row in range(rows.start, rows.stop)] == list(range(batch * length))
+    assert all(rows.stop - rows.start <= chunks.rows <= most for rows in slices)
+    assert (chunks.before, chunks.last) == (len(slices) - 1, slices[-1].stop - slices[-1].start)
+    if by_sequence:
+        assert all(group[0].start % length == 0 == group[-1].stop % length for group in groups)
 
 
 class Largest(ThroughOps):
@@ -83,27 +107,90 @@ class Largest(ThroughOps):
         return result
 
 
+# One chunk, two, three of bf16 logits: what there is beside them and the gradients, in elements of the weight's gradient.
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("level", ("token", "sequence"))
+@pytest.mark.parametrize(
+    ("chunk", "accumulation", "extra_bytes"),
+    ((256, "float32", 0), (128, "float32", 0), (64, "float32", 4), (64, "input", 0)),
+    ids=("one", "two", "four", "four-input"),
+)
+def test_peak_memory_is_one_chunk_and_the_gradients(chunk, accumulation, extra_bytes, level, mode):
+    batch, length, width, vocabulary = 4, 64, 32, 1000
+    case = case_named(
+        "dapo-bfloat16",
+        chunk_rows=chunk,
+        importance_sampling_level=level,
+        weight_accumulation=accumulation,
+        dims={"B": batch, "L": length, "H": width, "V": vocabulary},
+    )
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    with mode.enter(), Largest() as largest, PeakMemory(inputs.values()) as memory:
+        given = memory.bytes
+        done = forward(SPEC.function, case, inputs, ("hidden", "lm_head_weight"))
+        between = memory.bytes - given
+        done.backward({"loss": torch.ones_like(done.outputs["loss"])})
+    chunks = 2 * chunk * vocabulary
+    before = 2 * (batch * length - chunk) * width  # the gradient of hidden that forward makes
+    states, weights = 2 * batch * length * width, 2 * vocabulary * width
+    per_token = 40 * 4 * batch * length
+    assert chunks <= largest.bytes <= max(chunks, extra_bytes * vocabulary * width)
+    assert 0 <= memory.peak - given - (chunks + before + states + weights + extra_bytes * vocabulary * width) <= per_token
+    sums = (extra_bytes or 2) * vocabulary * width if before else 0
+    assert 0 <= between - (chunks + before + sums) <= per_token
+
+
 @pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("level", ("token", "sequence"))
 def test_logits_of_the_whole_batch_never_exist(mode, level):
-    batch, length, width, vocabulary, chunk = 4, 64, 16, 1000, 32
+    batch, length, vocabulary, chunk = 4, 64, 1000, 32
     case = case_named(
-        "dapo-bfloat16", chunk_rows=chunk, importance_sampling_level=level, dims={"B": batch, "L": length, "H": width, "V": vocabulary}
+        "dapo-bfloat16", chunk_rows=chunk, importance_sampling_level=level, dims={"B": batch, "L": length, "H": 16, "V": vocabulary}
     )
     inputs = SPEC.make_inputs(case, Inputs(mode.device))
-    names = ("hidden", "lm_head_weight")
-    with mode.enter(), Largest() as largest, PeakMemory(inputs.values()) as memory:
-        given = memory.bytes
-        done = forward(SPEC.function, case, inputs, names)
+    with mode.enter(), Largest() as largest:
+        done = forward(SPEC.function, case, inputs, ("hidden", "lm_head_weight"))
         done.backward({"loss": torch.ones_like(done.outputs["loss"])})
-    gradients = 2 * (batch * length + vocabulary) * width
-    chunks = 2 * chunk * vocabulary
-    accumulation = 4 * vocabulary * width
-    assert largest.bytes <= max(chunks, accumulation)
-    per_token = 4 * batch * length
-    assert memory.peak - given <= gradients + chunks + accumulation + 40 * per_token
-    # The bound means something: logits in bf16 alone are more.
-    assert 2 * batch * length * vocabulary > gradients + chunks + accumulation + 40 * per_token
+    assert largest.bytes < batch * length * vocabulary  # half of them, in bf16
+
+
+# Products of the pass by which gradients are needed: with one chunk, and with two, of which the first is done with in forward.
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    ("names", "one", "two"),
+    (
+        (("hidden", "lm_head_weight", "bias"), (2, 2), (6, 2)),
+        (("hidden",), (2, 1), (5, 1)),
+        (("lm_head_weight",), (2, 1), (5, 1)),
+        (("bias",), (2, 0), (4, 0)),
+        ((), (2, 0), (4, 0)),
+    ),
+    ids=("all", "hidden", "weight", "bias", "none"),
+)
+def test_a_gradient_costs_one_product_and_only_if_it_is_needed(names, one, two, mode):
+    for chunk_rows, expected in ((None, one), (16, two)):
+        case = case_named("bias", chunk_rows=chunk_rows)
+        inputs = SPEC.make_inputs(case, Inputs(mode.device))
+        with mode.enter():
+            with Recorder() as first:
+                done = forward(SPEC.function, case, inputs, names)
+            with Recorder() as second:
+                done.backward({"loss": torch.ones_like(done.outputs["loss"])})
+        assert tuple(sum(call.func._schema.name in PRODUCTS for call in recorder.calls) for recorder in (first, second)) == expected
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("name", ("hidden", "lm_head_weight", "bias"))
+def test_a_frozen_argument_of_several_chunks(name, mode):
+    case = case_named("bias", chunk_rows=16)
+    failed = [str(verdict) for verdict in evaluate(SPEC, case, mode=mode, frozen=(name,)) if not verdict.passed]
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("case", CHUNKED[:3], ids=label)
+def test_several_chunks_in_a_compiled_graph(case):
+    check_torch_compile(SPEC, case, EAGER)
+    check_opcheck(SPEC, case, EAGER)
 
 
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
@@ -146,18 +233,67 @@ def test_offsets_above_2_to_the_31(mode, sizes, strides):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
-def test_backward_twice_needs_retain_graph_and_then_gives_the_same(mode):
-    case = case_named("dapo-float32")
+def given_and_leaves(case, mode):
     inputs = SPEC.make_inputs(case, Inputs(mode.device))
-    hidden = inputs["hidden"].requires_grad_()
+    return inputs, [inputs[name].requires_grad_() for name in ("hidden", "lm_head_weight", "bias")]
+
+
+# One chunk, two (the sum of the first is overwritten), three (it is in fp32).
+BY_CHUNKS = [case_named("bias", chunk_rows=rows, dims={"B": batch}) for rows, batch in ((None, 2), (16, 2), (16, 3))]
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("case", BY_CHUNKS, ids=("one", "two", "three"))
+def test_backward_twice_needs_retain_graph_and_then_gives_the_same(case, mode):
+    inputs, leaves = given_and_leaves(case, mode)
     with mode.enter():
         loss = fused_linear_grpo_loss(**inputs, **case.options).loss
-        first = torch.autograd.grad(loss, hidden, torch.full_like(loss, 3.0), retain_graph=True)[0]
-        second = torch.autograd.grad(loss, hidden, torch.full_like(loss, 3.0))[0]
-        assert torch.equal(first, second)
+        results = [
+            torch.autograd.grad(loss, leaves, torch.full_like(loss, factor), retain_graph=kept)
+            for factor, kept in ((3.0, True), (1.0, True), (3.0, True), (3.0, False))
+        ]
+        assert not torch.equal(results[0][0], results[1][0])
+        for again in results[2:]:
+            assert all(torch.equal(one, other) for one, other in zip(results[0], again, strict=True))
         with pytest.raises(RuntimeError, match="second time"):
-            torch.autograd.grad(loss, hidden)
+            torch.autograd.grad(loss, leaves)
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("case", BY_CHUNKS, ids=("one", "two", "three"))
+def test_saved_tensors_may_be_packed(case, mode):
+    """As by save_on_cpu: what backward gets is another tensor."""
+    inputs, leaves = given_and_leaves(case, mode)
+    with mode.enter():
+        expected = torch.autograd.grad(fused_linear_grpo_loss(**inputs, **case.options).loss, leaves)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+            loss = fused_linear_grpo_loss(**inputs, **case.options).loss
+        found = [torch.autograd.grad(loss, leaves, retain_graph=kept) for kept in (True, False)]
+    for gradients in found:
+        assert all(torch.equal(one, other) for one, other in zip(expected, gradients, strict=True))
+
+
+def test_a_weight_changed_between_the_passes_is_noticed():
+    inputs, leaves = given_and_leaves(BY_CHUNKS[0], EAGER)
+    loss = fused_linear_grpo_loss(**inputs, **BY_CHUNKS[0].options).loss
+    with torch.no_grad():
+        inputs["lm_head_weight"].mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("rows", (None, 16))
+def test_autocast_changes_nothing(rows, mode):
+    case = case_named("dapo-float32", chunk_rows=rows)
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    leaves = [inputs[name].requires_grad_() for name in ("hidden", "lm_head_weight")]
+    results = []
+    for enabled in (False, True):
+        with mode.enter(), torch.autocast(mode.device, torch.bfloat16, enabled=enabled):
+            loss = fused_linear_grpo_loss(**inputs, **case.options).loss
+            results.append((loss.detach(), *torch.autograd.grad(loss, leaves)))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)

@@ -1,62 +1,77 @@
-"""How many rows of logits exist at once, and how the weight's gradient is added up over the chunks."""
+"""Which rows of logits exist at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
-# Logits of a chunk: as large as the weight, so that the traffic of its gradient stays a small part of the products', within these bounds.
-_MOST_BYTES = 1 << 30
+# Logits of a chunk: at most twice as large as the weight, so that the traffic of its gradient, which each chunk but the last adds to, stays
+# a small part of the products', within these bounds.
+_WEIGHTS = 2
+_MOST_BYTES = 2 << 30
 _LEAST_BYTES = 1 << 20
-# Chunks start at such rows, so that every load of a chunk is aligned.
+# Chunks of tokens start at such rows, so that every load of a chunk is aligned.
 _ROWS = 16
 
 
-def rows_of_chunk(rows: int, weight: torch.Tensor, most: int) -> int:
-    """Rows of a chunk for `rows` rows in all: even chunks, none above `most` (0: by the bytes that their logits take)."""
-    vocabulary, width = weight.shape
-    row_bytes = vocabulary * weight.element_size()
-    if not most:
-        most = min(max(width * row_bytes, _LEAST_BYTES), _MOST_BYTES) // row_bytes
-    most = max(most // _ROWS * _ROWS, _ROWS)
-    chunks = -(-rows // most)
-    return min(-(-rows // max(chunks, 1) // _ROWS) * _ROWS, rows) if chunks > 1 else rows
+class Chunks(NamedTuple):
+    """Groups of rows that are split into chunks each by itself; every size of a group or chunk but the last is the same.
 
-
-def split(start: int, stop: int, rows: int) -> Iterator[slice]:
-    for first in range(start, stop, rows):
-        yield slice(first, min(first + rows, stop))
-
-
-class WeightGradient:
-    """Adds up `logits_gradient.T @ hidden` of the chunks into `out`.
-
-    In fp32 for a weight of half precision: each chunk's product, rounded to the weight's dtype by the matrix unit, is added to a
-    buffer of its own; `out` serves as the place of the products, and takes the last sum. One chunk needs no buffer.
+    Attributes:
+        total: rows in all.
+        group: rows of a group: at sequence level those of the sequences whose log-probabilities are needed together, else all.
+        rows: of a chunk.
     """
 
-    def __init__(self, out: torch.Tensor, accumulate_float32: bool) -> None:
-        self._out = out
-        self._buffered = accumulate_float32 and out.dtype != torch.float32
-        self._sum: torch.Tensor | None = None
-        self._empty = True
+    total: int
+    group: int
+    rows: int
 
-    def add(self, logits_gradient: torch.Tensor, hidden: torch.Tensor, *, last: bool) -> None:
-        if not self._empty and not self._buffered:
-            self._out.addmm_(logits_gradient.t(), hidden)
-            return
-        torch.mm(logits_gradient.t(), hidden, out=self._out)
-        self._empty = False
-        if self._sum is None:
-            self._sum = self._out.float() if self._buffered and not last else None
-        elif last:
-            torch.add(self._sum, self._out, out=self._out)
-        else:
-            self._sum += self._out
+    @property
+    def last(self) -> int:
+        """Rows of the last chunk."""
+        return self.total if self.rows == self.total else (self._last_group - 1) % self.rows + 1
 
-    def finish(self) -> None:
-        """After the last chunk: no chunk, no gradient."""
-        self._sum = None
-        if self._empty:
-            self._out.zero_()
+    @property
+    def before(self) -> int:
+        """How many chunks come before the last."""
+        if self.rows == self.total:
+            return 0
+        whole_groups = (self.total - 1) // self.group
+        return whole_groups * -(-self.group // self.rows) + (self._last_group - 1) // self.rows
+
+    @property
+    def _last_group(self) -> int:
+        return (self.total - 1) % self.group + 1
+
+    def groups(self) -> Iterator[list[slice]]:
+        """The chunks of each group."""
+        for start in range(0, self.total, max(self.group, 1)):
+            stop = min(start + self.group, self.total)
+            yield [slice(first, min(first + self.rows, stop)) for first in range(start, stop, self.rows)]
+
+
+def chunks_of(batch: int, length: int, weight: torch.Tensor, most: int, by_sequence: bool) -> Chunks:
+    """Even chunks, none above `most` rows (0: by the bytes that their logits take); of whole sequences if one fits and `by_sequence`."""
+    total = batch * length
+    if not most:
+        vocabulary, width = weight.shape
+        row_bytes = vocabulary * weight.element_size()
+        most = min(max(_WEIGHTS * width * row_bytes, _LEAST_BYTES), _MOST_BYTES) // row_bytes
+    most = max(most // _ROWS * _ROWS, _ROWS)
+    if total <= most:
+        return Chunks(total, total, total)
+    if not by_sequence:
+        return Chunks(total, total, _even(total, most))
+    if length > most:
+        return Chunks(total, length, _even(length, most))
+    chunks = -(-batch // (most // length))
+    rows = -(-batch // chunks) * length
+    return Chunks(total, rows, rows)
+
+
+def _even(rows: int, most: int) -> int:
+    chunks = -(-rows // most)
+    return -(-rows // chunks // _ROWS) * _ROWS

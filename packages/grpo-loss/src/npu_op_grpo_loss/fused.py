@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from npu_op_runtime.autograd import once_differentiable, tracked
@@ -9,14 +11,15 @@ from npu_op_runtime.checks import require_choice, require_same_device, require_s
 from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.loss_gradient import times_incoming
+from npu_op_runtime.loss_gradient import asked_again, times_incoming
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 
-from .chunks import WeightGradient, rows_of_chunk, split
+from .chunks import chunks_of
+from .gradients import Sums, add_chunk, empty_sums, grad_bias_of, grad_hidden_of, grad_weight_of
 from .launches import write_losses, write_selected_logps
-from .op import named, stacked_metrics
+from .op import named, reference_of, stacked_metrics
 from .options import OPTIONS_SCHEMA, Options, as_count, check_tokens, checked_options
-from .reference import GRPOLoss, fused_linear_grpo_loss_reference
+from .reference import GRPOLoss, fused_linear_grpo_loss_reference, linear, selected_logps
 from .tokens import Known, known_of, metrics_of, needs_sequences, prepare, rows_of
 
 ACCUMULATIONS = ("float32", "input")
@@ -203,23 +206,44 @@ class _FusedLinearGRPO(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, *arguments):
         needed = ctx.needs_input_grad[:3]
-        loss, metrics, *gradients = fused_linear_grpo_forward(hidden, weight, bias, *arguments, *needed)
-        ctx.save_for_backward(*(gradient if need else None for gradient, need in zip(gradients, needed)))
-        ctx.scale, ctx.empty = _scale_of(hidden), hidden.numel() == 0
+        loss, metrics, kept, *sums = fused_linear_grpo_forward(hidden, weight, bias, *arguments, *needed)
+        # The last chunk's products: hidden gives the weight's gradient, and the weight hidden's.
+        ctx.save_for_backward(kept, *sums, hidden if needed[1] else None, weight if needed[0] else None)
+        ctx.shapes, ctx.scale = [None if one is None else one.shape for one in (hidden, weight, bias)], _scale_of(hidden)
         ctx.mark_non_differentiable(metrics)
         return loss, metrics
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream, _):
-        gradients = ctx.saved_tensors
-        if not ctx.empty:  # else they are zero
+        kept, *sums, hidden, weight = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        if kept.shape[0]:
+            gradients = _gradients(kept, Sums(*sums), hidden, weight, ctx.shapes[0], needed)
             gradients = times_incoming(gradients, upstream if ctx.scale == 1.0 else upstream / ctx.scale)
+        else:
+            gradients = (kept.new_zeros(shape) if need else None for shape, need in zip(ctx.shapes, needed))
         return (*gradients, *(None,) * (_TENSORS - 3 + 2 + len(Options._fields)))
+
+
+def _gradients(kept, sums, hidden, weight, shape, needed):
+    batch, length, width = shape
+    rows = batch * length
+    return [
+        grad_hidden_of(sums, rows, kept, weight).view(shape) if needed[0] else None,
+        grad_weight_of(sums, hidden.reshape(rows, width), kept, not asked_again()) if needed[1] else None,
+        grad_bias_of(sums, rows, kept) if needed[2] else None,
+    ]
 
 
 def _scale_of(hidden: torch.Tensor) -> float:
     return _FP16_SCALE if hidden.dtype == torch.float16 else 1.0
+
+
+def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options):
+    """The chunks, and whether whole sequences are needed together."""
+    by_sequence = needs_sequences(old_logps, ref_logps is not None or ref_hidden is not None, options)
+    return chunks_of(*hidden.shape[:2], weight, chunk_rows, by_sequence), by_sequence
 
 
 def _forward_kernel(
@@ -227,75 +251,64 @@ def _forward_kernel(
     count, chunk_rows, accumulate_float32, *rest,
 ):  # fmt: skip
     options, needed = Options(*rest[:-3]), rest[-3:]
-    outputs = _forward_fake(hidden, weight, bias, *rest)
+    chunks, by_sequence = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options)
     penalized = ref_logps is not None or ref_hidden is not None
     tokens = prepare(selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio, count, options, penalized)
-    _Run(hidden, weight, bias, (ref_hidden, ref_weight, ref_bias), tokens, options, chunk_rows, accumulate_float32, needed, outputs).run()
-    return outputs
+    sums = empty_sums(chunks, weight, accumulate_float32, needed)
+    run = _Run(hidden, weight, bias, (ref_hidden, ref_weight, ref_bias), tokens, options, chunks, sums, any(needed))
+    return run.run(by_sequence)
 
 
 class _Run:
     """One call of the forward op: the chunks, and what they share."""
 
-    def __init__(self, hidden, weight, bias, of_reference, tokens, options, chunk_rows, accumulate_float32, needed, outputs):
-        batch, self._length, width = hidden.shape
-        self._loss, self._metrics, grad_hidden, grad_weight, self._grad_bias = outputs
+    def __init__(self, hidden, weight, bias, of_reference, tokens, options, chunks, sums, needs_gradient):
+        self._length, width = hidden.shape[1:]
         self._hidden, self._weight, self._bias = hidden.reshape(-1, width), weight, _dense(bias)
         ref_hidden, ref_weight, ref_bias = of_reference
         self._ref_hidden = None if ref_hidden is None else ref_hidden.reshape(-1, ref_hidden.shape[-1])
         self._ref_weight, self._ref_bias = ref_weight, _dense(ref_bias)
         if ref_hidden is not None:
             tokens = tokens._replace(ref=torch.empty_like(tokens.mask))
-        self._tokens, self._options, self._batch = tokens, options, batch
+        self._tokens, self._options = tokens, options
         # What belongs to a sequence or to the batch is no part of a chunk.
         self._by_row = tokens._replace(lengths=None, total=None)
-        self._needs_hidden, needs_weight, self._needs_bias = needed
-        self._needs_gradient = any(needed)
-        self._grad_hidden = grad_hidden.view(-1, width) if self._needs_hidden else grad_hidden
-        self._chunk_rows = rows_of_chunk(self._hidden.shape[0], weight, chunk_rows)
-        self._grad_weight = WeightGradient(grad_weight, accumulate_float32) if needs_weight else None
-        self._bias_sums = torch.zeros_like(self._grad_bias, dtype=torch.float32) if self._needs_bias else None
+        self._chunks, self._sums, self._needs_gradient = chunks, sums, needs_gradient
+        self._logits = hidden.new_empty((chunks.rows, weight.shape[0]))
         self._losses, self._clip = torch.empty_like(tokens.mask), torch.empty_like(tokens.mask)
-        self._coefficient = None if any(needed) else tokens.mask.new_empty(tokens.mask.numel())
-        self._sums = tokens.mask.new_empty((2, tokens.mask.numel()))
+        self._coefficient = None if needs_gradient else tokens.mask.new_empty(tokens.mask.numel())
+        self._exponentials = tokens.mask.new_empty((2, tokens.mask.numel()))
         self._kl = None if tokens.penalty is None else torch.empty_like(tokens.mask)
 
-    def run(self) -> None:
-        if self._hidden.shape[0]:
+    def run(self, by_sequence: bool):
+        """Loss, metrics, the last chunk with its logits' gradient, and what the chunks before it give."""
+        if self._chunks.total:
             self._target = target_of(self._hidden)
-            self._logits = self._hidden.new_empty((self._chunk_rows, self._weight.shape[0]))
-            (self._by_sequence if needs_sequences(self._tokens, self._options) else self._by_token)()
-            del self._logits
-        for gradient in (self._grad_weight, self._bias_sums):
-            if isinstance(gradient, WeightGradient):
-                gradient.finish()
-            elif gradient is not None:
-                self._grad_bias.copy_(gradient)
-        self._loss.copy_(self._losses.sum())
-        self._metrics.copy_(metrics_of(self._kl, self._clip, self._tokens, self._options))
+            (self._by_sequence if by_sequence else self._by_token)()
+        kept = self._logits[: self._chunks.last] if self._needs_gradient else self._logits.new_empty((0,))
+        return self._losses.sum(), metrics_of(self._kl, self._clip, self._tokens, self._options), kept, *self._sums
 
     def _by_token(self) -> None:
         """Ratios depend on the token alone: everything while the logits of a chunk are there."""
-        for rows in split(0, self._hidden.shape[0], self._chunk_rows):
-            self._reference_logps(rows)
-            self._losses_of(rows, self._make_logits(rows), None)
+        for chunks in self._chunks.groups():
+            for rows in chunks:
+                self._reference_logps(rows)
+                self._losses_of(rows, self._make_logits(rows), None)
 
     def _by_sequence(self) -> None:
         """Ratios need the log-probabilities of whole sequences first: of as many as fit a chunk, or chunk by chunk and then again."""
         logps = torch.empty_like(self._tokens.mask)
-        sequences = max(self._chunk_rows // max(self._length, 1), 1)
-        for first in range(0, self._batch, sequences):
-            last = min(first + sequences, self._batch)
-            chunks = list(split(first * self._length, last * self._length, self._chunk_rows))
+        for chunks in self._chunks.groups():
             for rows in chunks:
                 self._reference_logps(rows)
                 logits = self._make_logits(rows)
                 self._write_logps(logits, self._bias, logps, rows)
-            known = known_of(logps[first:last], self._tokens, slice(first, last), self._options)
+            sequences = slice(chunks[0].start // self._length, chunks[-1].stop // self._length)
+            known = known_of(logps[sequences], self._tokens, sequences, self._options)
             for rows in chunks:
                 again = self._needs_gradient and len(chunks) > 1
                 logits = self._make_logits(rows) if again else self._logits[: rows.stop - rows.start]
-                start = rows.start - first * self._length
+                start = rows.start - chunks[0].start
                 here = slice(start, start + rows.stop - rows.start)
                 self._losses_of(rows, logits, rows_of(known, here))
 
@@ -305,12 +318,12 @@ class _Run:
     def _reference_logps(self, rows: slice) -> None:
         if self._ref_hidden is not None:
             logits = torch.mm(self._ref_hidden[rows], self._ref_weight.t(), out=self._logits[: rows.stop - rows.start])
-            # What it leaves in the sums nobody needs, and the policy's overwrite it.
+            # What it leaves in the maxima and sums nobody needs, and the policy's overwrite it.
             self._write_logps(logits, self._ref_bias, self._tokens.ref, rows)
 
     def _write_logps(self, logits, bias, logps, rows: slice) -> None:
         ids, temperature = self._tokens.ids.view(-1)[rows], self._options.temperature
-        write_selected_logps(self._target, logits.unsqueeze(0), bias, ids, self._sums[:, rows], logps.view(-1)[rows], temperature)
+        write_selected_logps(self._target, logits.unsqueeze(0), bias, ids, self._exponentials[:, rows], logps.view(-1)[rows], temperature)
 
     def _losses_of(self, rows: slice, logits: torch.Tensor, known: Known | None) -> None:
         """Losses of a chunk and, where needed, gradients, by way of the gradient of its logits in their place."""
@@ -319,7 +332,7 @@ class _Run:
             logits.unsqueeze(0),
             self._bias,
             rows_of(self._by_row, rows),
-            self._sums[:, rows],
+            self._exponentials[:, rows],
             known,
             self._losses.view(-1)[rows],
             None if self._kl is None else self._kl.view(-1)[rows],
@@ -329,52 +342,61 @@ class _Run:
             in_place=self._needs_gradient,
             scale=_scale_of(self._hidden),
         )
-        if self._needs_hidden:
-            torch.mm(logits, self._weight, out=self._grad_hidden[rows])
-        if self._grad_weight is not None:
-            self._grad_weight.add(logits, self._hidden[rows], last=rows.stop == self._hidden.shape[0])
-        if self._bias_sums is not None:
-            self._bias_sums += logits.sum(0, dtype=torch.float32)
+        if rows.stop < self._chunks.total:
+            add_chunk(self._sums, rows, logits, self._hidden, self._weight)
 
 
 def _dense(bias: torch.Tensor | None) -> torch.Tensor | None:
     return None if bias is None else bias.contiguous()  # a column of a matrix, say: the kernel walks it with stride 1
 
 
-def _forward_reference(*arguments):
-    hidden, weight, bias = arguments[:3]
-    needed, options = arguments[-3:], Options(*arguments[_TENSORS + 2 : -3])
+def _forward_reference(hidden, *arguments):
+    with torch.autocast(hidden.device.type, enabled=False):
+        return _by_reference(hidden, *arguments)
+
+
+def _by_reference(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments):
+    tensors, options = list(arguments[: _TENSORS - 6]), Options(*arguments[_TENSORS - 4 : -3])
+    if ref_hidden is not None:
+        tensors[3] = selected_logps(linear(ref_hidden, ref_weight, ref_bias), *tensors[:2], options.temperature)
+    logits = linear(hidden, weight, bias)
     found: list[GRPOLoss] = []
 
-    def formula(hidden, weight, bias):
-        found.append(_reference(hidden, weight, bias, *arguments[3:_TENSORS], options=options))
+    def formula(logits):
+        found.append(reference_of(logits, tensors, options))
         return found[0].loss
 
-    if any(needed):
+    loss, metrics, kept, *sums = _forward_fake(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments)
+    if any(arguments[-3:]):
         scale = torch.full((), _scale_of(hidden), device=hidden.device)
-        gradients = reference_gradients(formula, (hidden, weight, bias), scale, needed)
+        (gradient,) = reference_gradients(formula, (logits,), scale, (True,))
+        rows_of_gradient, rows_of_hidden = gradient.flatten(0, 1), hidden.flatten(0, 1)
+        chunks, _ = _plan(hidden, weight, ref_hidden, *arguments[3:5], arguments[_TENSORS - 6], options)
+        for rows in itertools.chain.from_iterable(chunks.groups()):
+            if rows.stop < chunks.total:
+                add_chunk(Sums(*sums), rows, rows_of_gradient[rows], rows_of_hidden, weight)
+            else:
+                kept.copy_(rows_of_gradient[rows])
     else:
-        gradients = (None, None, None)
-        with torch.no_grad():
-            formula(hidden, weight, bias)
-    outputs = _forward_fake(hidden, weight, bias, *needed)
-    for output, value in zip(outputs, (found[0].loss.detach(), stacked_metrics(found[0]), *gradients)):
-        if value is not None:
-            output.copy_(value)
-    return outputs
+        formula(logits)
+    return loss.copy_(found[0].loss.detach()), metrics.copy_(stacked_metrics(found[0])), kept, *sums
 
 
-def _forward_fake(hidden, weight, bias, *rest):
-    gradients = (
-        tensor.new_empty(tensor.shape) if need and tensor is not None else hidden.new_empty((0,))
-        for tensor, need in zip((hidden, weight, bias), rest[-3:])
+def _forward_fake(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments):
+    options, needed = Options(*arguments[_TENSORS - 4 : -3]), arguments[-3:]
+    chunks, _ = _plan(hidden, weight, ref_hidden, *arguments[3:5], arguments[_TENSORS - 6], options)
+    return (
+        hidden.new_empty((), dtype=torch.float32),
+        hidden.new_empty((4,), dtype=torch.float32),
+        hidden.new_empty((chunks.last, weight.shape[0]) if any(needed) else (0,)),
+        *empty_sums(chunks, weight, arguments[_TENSORS - 5], needed),
     )
-    return hidden.new_empty((), dtype=torch.float32), hidden.new_empty((4,), dtype=torch.float32), *gradients
 
 
 fused_linear_grpo_forward = register_op(
     "npu_op_grpo_loss",
-    f"fused_linear_forward({_SCHEMA}, bool needs_hidden, bool needs_weight, bool needs_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"fused_linear_forward({_SCHEMA}, bool needs_hidden, bool needs_weight, bool needs_bias) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     kernel=_forward_kernel,
     reference=_forward_reference,
     fake=_forward_fake,

@@ -100,7 +100,7 @@ def grpo_loss(
     count = as_count(num_items_in_batch, logits)
     tensors = (selected_ids, attention_mask, advantages, ref_logps if penalized else None, old_logps, vllm_is_ratio, count)
     if chosen == "eager":
-        return _reference(logits, tensors, options)
+        return reference_of(logits, tensors, options)
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no GRPO loss")
     loss, metrics = grpo_loss_differentiable(logits, *tensors, *options)
@@ -118,7 +118,8 @@ def stacked_metrics(result: GRPOLoss) -> torch.Tensor:
     return torch.stack([torch.zeros_like(result.loss) if one is None else one for one in found]).detach()
 
 
-def _reference(logits: torch.Tensor, tensors: tuple[torch.Tensor | None, ...], options: Options) -> GRPOLoss:
+def reference_of(logits: torch.Tensor, tensors: tuple[torch.Tensor | None, ...], options: Options) -> GRPOLoss:
+    """The reference on `tensors`, from selected_ids to num_items_in_batch."""
     ids, mask, advantages, ref_logps, old_logps, vllm_is_ratio, count = tensors
     assert ids is not None and mask is not None and advantages is not None
     return grpo_loss_reference(
@@ -169,7 +170,7 @@ def _forward_kernel(logits, selected_ids, attention_mask, advantages, ref_logps,
         target = target_of(logits)
         logits = logits if logits.stride(-1) == 1 else logits.contiguous()
         known = None
-        if needs_sequences(tokens, options):
+        if needs_sequences(old_logps, penalized, options):
             logps = torch.empty_like(losses)
             write_selected_logps(target, logits, None, tokens.ids, sums, logps, options.temperature)
             known = known_of(logps, tokens, slice(None), options)

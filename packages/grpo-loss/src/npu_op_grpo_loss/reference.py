@@ -98,8 +98,8 @@ def fused_linear_grpo_loss_reference(
     """`fused_linear_grpo_loss` by PyTorch, on the logits of the whole batch; same arguments, the last two mean nothing here."""
     if beta != 0.0 and ref_hidden is not None and ref_weight is not None:
         with torch.no_grad():
-            ref_logps = selected_logps(_linear(ref_hidden, ref_weight, ref_bias), selected_ids, attention_mask, temperature)
-    logits = _linear(hidden, lm_head_weight, bias)
+            ref_logps = selected_logps(linear(ref_hidden, ref_weight, ref_bias), selected_ids, attention_mask, temperature)
+    logits = linear(hidden, lm_head_weight, bias)
     return grpo_loss_reference(
         logits,
         selected_ids,
@@ -112,7 +112,8 @@ def fused_linear_grpo_loss_reference(
     )
 
 
-def _linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def linear(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Logits of the whole batch."""
     logits = hidden @ weight.T
     return logits if bias is None else logits + bias
 

@@ -111,10 +111,10 @@ def rows_of(values: _Values, rows: slice) -> _Values:
     return type(values)(*(None if one is None else one.view(-1)[rows] for one in values))  # type: ignore[arg-type]
 
 
-def needs_sequences(tokens: Tokens, options: Options) -> bool:
+def needs_sequences(old_logps: torch.Tensor | None, penalized: bool, options: Options) -> bool:
     """Whether a token's gradient depends on the log-probabilities of its sequence. Where every ratio is 1 the policy loss does not."""
-    corrected = options.use_bias_correction_kl and tokens.penalty is not None
-    return options.importance_sampling_level == "sequence" and (tokens.old is not None or corrected)
+    corrected = options.use_bias_correction_kl and penalized
+    return options.importance_sampling_level == "sequence" and (old_logps is not None or corrected)
 
 
 def known_of(logps: torch.Tensor, tokens: Tokens, sequences: slice, options: Options) -> Known:

@@ -20,15 +20,19 @@ _ONE = {torch.float32: (torch.int32, 0x3F800000), torch.bfloat16: (torch.int16, 
 _CUDA_PROGRAMS = 8
 
 
+def asked_again() -> bool:
+    """Whether what the running backward has saved may be needed after it: with retain_graph=True, and in a graph of torch.compile."""
+    # Retaining the graph is known to autograd's engine only while it runs backward.
+    return torch.compiler.is_compiling() or torch._C._autograd._get_current_graph_task_keep_graph()
+
+
 def times_incoming(gradients: Sequence[torch.Tensor | None], dloss: torch.Tensor) -> list[torch.Tensor | None]:
     """Each gradient times the 0-d `dloss`; for the backward of an autograd Function that saved them.
 
     They are overwritten, and not even read where dloss is 1 (the device decides), unless they may be asked for again: with
     retain_graph=True, and in a graph of torch.compile, new tensors are returned.
     """
-    # Retaining the graph is known to autograd's engine only while it runs backward.
-    again = torch.compiler.is_compiling() or torch._C._autograd._get_current_graph_task_keep_graph()
-    if again:
+    if asked_again():
         return [None if gradient is None else scaled(gradient, dloss) for gradient in gradients]
     for gradient in gradients:
         if gradient is not None:

@@ -24,6 +24,19 @@ def test_module_is_the_papers():
     torch.testing.assert_close(layer(x), torch.tanh(2.0 * x))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    (
+        ((4.0,), TypeError, r"hidden_size must be an int \(got 4.0\)"),
+        ((0,), ValueError, r"hidden_size must be at least 1 \(got 0\)"),
+        ((4, None), TypeError, r"init_alpha must be a number \(got None\)"),
+    ),
+)
+def test_wrong_options_of_the_module_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        DyT(*arguments)
+
+
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
 def test_it_saturates_without_overflow(mode):
     x = torch.tensor([[-3e38, -1e4, -50.0, 0.0, 50.0, 1e4, 3e38, float("inf"), float("-inf"), float("nan")]], device=mode.device)

@@ -103,6 +103,20 @@ def test_module_is_a_drop_in_for_torch(options):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    (
+        ((0, 4), ValueError, r"num_groups must be at least 1 \(got 0\)"),
+        ((2, 4.0), TypeError, r"num_channels must be an int \(got 4.0\)"),
+        ((3, 4), ValueError, "num_channels.* must be divisible by num_groups"),
+        ((2, 4, None), TypeError, r"eps must be a number \(got None\)"),
+    ),
+)
+def test_wrong_options_of_the_module_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        GroupNorm(*arguments)
+
+
+@pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     (
         (([1.0], 1), {}, TypeError, r"x must be a torch.Tensor \(got list\)"),

@@ -57,9 +57,11 @@ def test_module_is_a_drop_in_for_torch(options):
     assert isinstance(ours, torch.nn.LayerNorm)
 
 
-def test_module_refuses_several_normalised_dimensions():
+def test_wrong_options_of_the_module_are_named():
     with pytest.raises(ValueError, match=r"normalized_shape must be an int or a one-element shape \(got \(4, 8\)\)"):
         LayerNorm((4, 8))
+    with pytest.raises(TypeError, match=r"eps must be a number \(got None\)"):
+        LayerNorm(8, eps=None)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,7 @@ def test_module_refuses_several_normalised_dimensions():
         ((torch.ones(2, 4), None, torch.ones(3)), {}, ValueError, r"bias must have shape \(4,\) \(got \(3,\)\)"),
         ((torch.ones(2, 4), torch.ones(4, dtype=torch.int32)), {}, TypeError, r"weight must have dtype .* \(got int32\)"),
         ((torch.ones(2, 4), None, torch.ones(4, device="meta")), {}, ValueError, r"bias must be on cpu like x \(got meta\)"),
+        ((torch.ones(2, 4), None, None, "small"), {}, TypeError, r"eps must be a number \(got 'small'\)"),
         ((torch.ones(2, 4),), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
     ),
 )

@@ -24,6 +24,11 @@ def test_module_starts_with_equal_weights():
     torch.testing.assert_close(PolyNorm()(x), poly_norm_reference(x, torch.full((3,), 1 / 3), torch.zeros(1)))
 
 
+def test_module_refuses_an_eps_that_is_no_number():
+    with pytest.raises(TypeError, match=r"eps must be a number \(got '1e-6'\)"):
+        PolyNorm("1e-6")
+
+
 @pytest.mark.parametrize("shape", ((), (1,)))
 def test_bias_may_be_a_scalar(shape):
     bias = torch.zeros(shape, requires_grad=True)

@@ -50,9 +50,18 @@ def test_gemma_module_starts_as_the_identity_scale():
     torch.testing.assert_close(GemmaRMSNorm(32)(x), rms_norm(x))
 
 
-def test_module_refuses_several_normalised_dimensions():
-    with pytest.raises(ValueError, match=r"hidden_size must be an int or a one-element shape \(got \(4, 8\)\)"):
-        RMSNorm((4, 8))
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    (
+        (((4, 8),), {}, ValueError, r"hidden_size must be an int or a one-element shape \(got \(4, 8\)\)"),
+        ((8,), {"eps": "1e-6"}, TypeError, r"eps must be a number \(got '1e-6'\)"),
+        ((8,), {"offset": None}, TypeError, r"offset must be a number \(got None\)"),
+        ((8,), {"casting": "bf16"}, ValueError, r"casting must be one of 'llama', 'gemma', 'none' \(got 'bf16'\)"),
+    ),
+)
+def test_wrong_options_of_the_module_are_named(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        RMSNorm(*arguments, **options)
 
 
 def test_a_process_that_never_imported_distributed_tensors():
@@ -72,6 +81,8 @@ def test_a_process_that_never_imported_distributed_tensors():
         ((torch.ones(2, 4), torch.ones(3)), {}, ValueError, r"weight must have shape \(4,\) \(got \(3,\)\)"),
         ((torch.ones(2, 4), torch.ones(4, dtype=torch.int32)), {}, TypeError, r"weight must have dtype .* \(got int32\)"),
         ((torch.ones(2, 4), torch.ones(4, device="meta")), {}, ValueError, r"weight must be on cpu like x \(got meta\)"),
+        ((torch.ones(2, 4), None, None), {}, TypeError, r"eps must be a number \(got None\)"),
+        ((torch.ones(2, 4),), {"offset": True}, TypeError, r"offset must be a number \(got True\)"),
         ((torch.ones(2, 4),), {"casting": "bf16"}, ValueError, r"casting must be one of 'llama', 'gemma', 'none' \(got 'bf16'\)"),
         ((torch.ones(2, 4),), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
     ),

@@ -58,13 +58,19 @@ def test_module_is_a_drop_in_for_torch():
         ((torch.ones(2, 4), 2), {}, ValueError, r"dim must be a dimension of x, -2 to 1 \(got 2, x has 2 dimensions\)"),
         ((torch.ones(2, 4), -3), {}, ValueError, r"dim must be a dimension of x, -2 to 1 \(got -3, x has 2 dimensions\)"),
         ((torch.tensor(1.0),), {}, ValueError, r"x must have at least one dimension \(got a scalar\)"),
-        ((torch.ones(2, 4), 1.0), {}, TypeError, r"dim must be an int \(got float\)"),
+        ((torch.ones(2, 4), 1.0), {}, TypeError, r"dim must be an int \(got 1.0\)"),
+        ((torch.ones(2, 4), True), {}, TypeError, r"dim must be an int \(got True\)"),
         ((torch.ones(2, 4),), {"implementation": "cuda"}, ValueError, r"implementation must be one of .* \(got 'cuda'\)"),
     ),
 )
 def test_wrong_arguments_are_named(arguments, options, error, message):
     with pytest.raises(error, match=message):
         softmax(*arguments, **options)
+
+
+def test_module_refuses_what_is_no_dimension():
+    with pytest.raises(TypeError, match=r"dim must be an int \(got 'last'\)"):
+        Softmax("last")
 
 
 def test_vendor_says_why_it_cannot_run():

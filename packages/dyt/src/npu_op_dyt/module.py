@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from npu_op_runtime.checks import require_number, require_width
+
 from .op import dyt
 
 
@@ -14,6 +16,9 @@ class DyT(torch.nn.Module):
         hidden_size: width of the last dimension.
         init_alpha: start of alpha; 0.5 is the paper's default.
         bias: False for no beta.
+
+    Raises:
+        TypeError, ValueError: `hidden_size` is no positive int, or `init_alpha` no number.
     """
 
     def __init__(
@@ -24,6 +29,8 @@ class DyT(torch.nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        require_width("hidden_size", hidden_size)
+        require_number("init_alpha", init_alpha)
         super().__init__()
         self.alpha = torch.nn.Parameter(torch.full((1,), init_alpha, device=device, dtype=dtype))
         self.gamma = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))

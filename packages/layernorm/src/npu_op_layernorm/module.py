@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from npu_op_runtime.checks import require_number
+
 from .op import layer_norm
 
 
@@ -11,6 +13,7 @@ class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm over the last dimension; takes its arguments and loads its state.
 
     Raises:
+        TypeError: `eps` is no number.
         ValueError: `normalized_shape` has more than one dimension.
     """
 
@@ -23,6 +26,7 @@ class LayerNorm(torch.nn.LayerNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        require_number("eps", eps)
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         if len(self.normalized_shape) != 1:
             raise ValueError(f"normalized_shape must be an int or a one-element shape (got {tuple(self.normalized_shape)})")

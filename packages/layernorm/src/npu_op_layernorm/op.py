@@ -7,7 +7,7 @@ import functools
 import torch
 
 from npu_op_runtime.autograd import once_differentiable, tracked
-from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
@@ -57,6 +57,7 @@ def layer_norm(
             require_tensor(argument, parameter)
             require_dtype(argument, parameter)
             require_shape(argument, parameter, x.shape[-1:])
+    require_number("eps", eps)
     require_same_device(x=x, weight=weight, bias=bias)
     chosen = choose(x, implementation)
     if chosen == "eager":

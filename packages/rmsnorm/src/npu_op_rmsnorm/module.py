@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from .op import rms_norm
+from npu_op_runtime.checks import require_choice, require_number
+
+from .op import CASTINGS, rms_norm
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -14,7 +16,10 @@ class RMSNorm(torch.nn.RMSNorm):
         hidden_size: width of the last dimension, an int or a one-element shape.
         eps: added to the mean square; None is torch's default, the smallest step of x.dtype.
         elementwise_affine: False for no weight.
-        casting: see `rms_norm`.
+        casting, offset: see `rms_norm`.
+
+    Raises:
+        TypeError, ValueError: an option that `rms_norm` does not take, or a shape of several dimensions; the message names it.
     """
 
     def __init__(
@@ -28,6 +33,10 @@ class RMSNorm(torch.nn.RMSNorm):
         casting: str = "llama",
         offset: float = 0.0,
     ) -> None:
+        if eps is not None:
+            require_number("eps", eps)
+        require_number("offset", offset)
+        require_choice("casting", casting, CASTINGS)
         super().__init__(hidden_size, eps=eps, elementwise_affine=elementwise_affine, device=device, dtype=dtype)
         if len(self.normalized_shape) != 1:
             raise ValueError(f"hidden_size must be an int or a one-element shape (got {tuple(self.normalized_shape)})")

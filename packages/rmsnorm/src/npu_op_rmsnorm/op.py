@@ -7,7 +7,7 @@ import functools
 import torch
 
 from npu_op_runtime.autograd import once_differentiable, tracked
-from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import require_choice, require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
@@ -62,6 +62,8 @@ def rms_norm(
         require_dtype("weight", weight)
         require_shape("weight", weight, x.shape[-1:])
         require_same_device(x=x, weight=weight)
+    require_number("eps", eps)
+    require_number("offset", offset)
     require_choice("casting", casting, CASTINGS)
     chosen = choose(x, implementation)
     if chosen == "eager":

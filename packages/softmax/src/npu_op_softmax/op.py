@@ -42,8 +42,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, implementation: str | None = None
     require_dtype("x", x)
     if x.dim() == 0:
         raise ValueError("x must have at least one dimension (got a scalar)")
-    if not isinstance(dim, int):
-        raise TypeError(f"dim must be an int (got {type(dim).__name__})")
+    require_dimension(dim)
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"dim must be a dimension of x, {-x.dim()} to {x.dim() - 1} (got {dim}, x has {x.dim()} dimensions)")
     chosen = choose(x, implementation)
@@ -56,6 +55,11 @@ def softmax(x: torch.Tensor, dim: int = -1, *, implementation: str | None = None
     if tracked(x):
         return _Softmax.apply(x)
     return softmax_forward(x)
+
+
+def require_dimension(dim: object) -> None:
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be an int (got {dim!r})")
 
 
 class _Softmax(torch.autograd.Function):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -475,15 +474,6 @@ class Session:
 
     def log(self, *_: object) -> None:
         pass
-
-
-@pytest.fixture(scope="module")
-def noxfile() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

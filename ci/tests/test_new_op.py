@@ -12,6 +12,7 @@ import pytest
 from artifacts import contents
 from checks import RULES
 from new_op import RESERVED, instantiate
+from npu_op_lab.scoreboard import stale
 from readme import examples
 from releasing.build import build
 from repo import ROOT, Distribution, operators
@@ -63,8 +64,8 @@ def test_what_is_made_builds_passes_its_battery_and_compiles(tmp_path: Path) -> 
         target.write_bytes(data)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-    def run(*command: str, **also: str) -> None:
-        done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment | also, capture_output=True, text=True, check=False)
+    def run(*command: str, cwd: Path = ROOT, **also: str) -> None:
+        done = subprocess.run([sys.executable, *command], cwd=cwd, env=environment | also, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
 
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests"))
@@ -72,3 +73,7 @@ def test_what_is_made_builds_passes_its_battery_and_compiles(tmp_path: Path) -> 
     run(*tests, TRITON_INTERPRET="1")
     run("-m", "npu_op_lab.cli", "compile", "soft-gate")
     run("-c", "\n".join(examples(folder / "README.md")))
+    # Its figures, where lint asks for them.
+    assert any("no figures of soft-gate" in reason for reason in stale(root))
+    run("-m", "npu_op_lab.cli", "scoreboard", "soft-gate", cwd=root)
+    assert not any("soft-gate" in reason for reason in stale(root))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -46,3 +48,24 @@ def test_workflows_run_sessions_that_exist(sessions: dict[str, str]) -> None:
 
 def test_every_session_is_explained_in_a_line(sessions: dict[str, str]) -> None:
     assert all(sessions.values())
+
+
+def test_each_operator_is_tried_on_its_own_lowest_runtime(noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bounds = {"a": "0.1", "b": "0.2", "c": "0.1"}
+    found = [SimpleNamespace(folder=Path("packages") / name, lowest_runtime=lowest) for name, lowest in bounds.items()]
+    monkeypatch.setattr(noxfile, "operators", lambda: found)
+    monkeypatch.setattr(noxfile, "build", lambda *_: [])
+    done: list[tuple[str, ...]] = []
+
+    def record(*command: str, **_: object) -> None:
+        done.append(command)
+
+    session = SimpleNamespace(posargs=("-x",), virtualenv=SimpleNamespace(location=tmp_path), install=record, run=record)
+    noxfile.lowest_runtime(session)
+    trials = [(command[-1],) if "--no-deps" in command else command[-3:] for command in done[1:]]
+    assert trials == [
+        ("npu-op-runtime==0.1",),
+        ("packages/a/tests", "packages/c/tests", "-x"),
+        ("npu-op-runtime==0.2",),
+        (noxfile.WORKERS[-1], "packages/b/tests", "-x"),
+    ]

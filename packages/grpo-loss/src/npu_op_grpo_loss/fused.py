@@ -68,9 +68,10 @@ def fused_linear_grpo_loss(
 ) -> GRPOLoss:
     """GRPO loss of `hidden @ lm_head_weight.T + bias`, as TRL 1.16 defines it; logits exist for one chunk of tokens at a time.
 
-    Gradients are computed together with the loss, while the logits of a chunk are at hand; backward multiplies them by the
-    incoming gradient. Memory beside arguments and gradients: the logits of a chunk, and, where there is more than one chunk and
-    weights are of half precision, V x H in fp32 for the gradient of the weight (see `weight_accumulation`).
+    The kernel that makes the loss writes the gradient of a chunk's logits over them. Of the last chunk, of most calls the only one, it is
+    kept and backward multiplies it with weight and hidden, which are saved as by a linear layer; chunks before it are multiplied in
+    forward. Memory beside arguments and gradients: the logits of a chunk, and, where there are more than two and weights are of half
+    precision, V x H in fp32 for the gradient of the weight (see `weight_accumulation`).
 
     Args:
         hidden: (B, L, H), fp16, bf16 or fp32: the states that predict the L tokens of each completion.
@@ -78,10 +79,10 @@ def fused_linear_grpo_loss(
         bias: (V,), dtype of hidden, or None.
         ref_hidden, ref_weight, ref_bias: (B, L, H'), (V, H'), (V,): of the reference model, dtype of hidden; no gradient. Instead of
             ref_logps.
-        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits as
-            large as the weight, between 1 MiB and 1 GiB. Sequence level with old_logps makes logits twice if a sequence is longer.
-        weight_accumulation: "float32" adds up the chunks' gradients of a half-precision weight in fp32, 4 x V x H bytes; "input" in
-            the weight's dtype, without.
+        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits twice
+            as large as the weight, between 1 MiB and 2 GiB. Sequence level with old_logps makes logits twice if a sequence is longer.
+        weight_accumulation: "float32" adds up the gradients of a half-precision weight by more than two chunks in fp32, 4 x V x H
+            bytes; "input" in the weight's dtype, without.
         selected_ids, attention_mask, advantages and the rest: see `grpo_loss`.
 
     Returns:

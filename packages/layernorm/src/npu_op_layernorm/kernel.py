@@ -25,12 +25,14 @@ def _parameter(POINTER, offsets, inside, GIVEN: tl.constexpr, MASKED: tl.constex
 
 
 @triton.jit
-def _affine(xhat, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _affine(centred, rstd, weight, bias, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    # Weight before rstd: fewer operands meet in a bank group of UB than the other way round.
     if HAS_WEIGHT:
-        xhat = xhat * weight
+        centred = centred * weight
+    y = centred * rstd
     if HAS_BIAS:
-        xhat = xhat + bias
-    return xhat
+        y = y + bias
+    return y
 
 
 @triton.jit
@@ -98,7 +100,7 @@ def layer_norm_forward_kernel(
             x = _centred(x, rest[:, None], inside, PADDED)
             mean += rest
         rstd = 1.0 / tl.sqrt(row_sum(x * x, FOLD) * (1.0 / n_cols) + eps)
-        y = _affine(x * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
+        y = _affine(x, rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
         if FOLD > 1:
             tl.store(y_base + piece, y)
         else:
@@ -163,7 +165,7 @@ def layer_norm_forward_wide_kernel(
                 x = x - pivot[:, None] - shift[:, None]
             else:
                 x = x - mean[:, None]
-            y = _affine(x * rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS)
+            y = _affine(x, rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS)
             tl.store(y_base + (start + cols)[None, :], y.to(Y.dtype.element_ty), mask=mask)
 
 

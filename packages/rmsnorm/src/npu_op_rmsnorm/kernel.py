@@ -139,21 +139,7 @@ def rms_norm_forward_wide_kernel(
             tl.store(y_base + (start + cols)[None, :], y.to(dtype), mask=mask)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "outer",
-        "middle",
-        "inner",
-        "x_outer",
-        "x_middle",
-        "dy_outer",
-        "dy_middle",
-        "dx_outer",
-        "dx_middle",
-        "rstd_outer",
-        "rstd_middle",
-    ]
-)
+@triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "rstd"))
 def rms_norm_backward_kernel(
     X, WEIGHT, DY, RSTD, DX, DWEIGHT, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
     dx_outer, dx_middle, dx_row, rstd_outer, rstd_middle, rstd_row, offset,

@@ -14,7 +14,7 @@ from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
-from npu_op_runtime.rows import Rows, rows_of
+from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, plan_tall, programs
 
 from .reference import rms_norm_reference
@@ -192,42 +192,22 @@ def _backward_kernel(
     rows = rows_of((x, dy, rstd), (dx,) if need_dx else ())
     grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
     partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
-    run = _backward_resident if plan.resident else _backward_wide
-    run(target, plan, grid, rows, weight, partials, offset, need_dx, need_dweight)
+    x_in, dy_in, rstd_in = rows.tensors[:3]
+    x_strides, dy_strides, rstd_strides = rows.strides[:3]
+    dx_out, dx_strides = (rows.tensors[-1], rows.strides[-1]) if need_dx else (None, (0, 0, 0))
+    kernels = load_kernels(_KERNELS, target.backend)
+    tile = {"num_warps": plan.num_warps, "n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
+    tile |= {"FOLD": plan.fold, "DENSE": rows.dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
+    launch(
+        kernels.rms_norm_backward_kernel if plan.resident else kernels.rms_norm_backward_wide_kernel, grid, target, x,
+        x_in, weight, dy_in, rstd_in, dx_out, partials, rows.outer, rows.middle, rows.inner,
+        *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
+        **tile, HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
+    )  # fmt: skip
     rows.write_back()
     if need_dweight:
         dweight = sum_partials(partials, dweight.dtype, target)
     return dx, dweight
-
-
-def _backward_resident(
-    target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
-    offset: float, need_dx: bool, need_dweight: bool,
-) -> None:  # fmt: skip
-    x, dy, rstd = rows.tensors[:3]
-    dx = rows.tensors[3] if need_dx else None
-    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0, 0))[:4]
-    launch(
-        load_kernels(_KERNELS, target.backend).rms_norm_backward_kernel, grid, target, x,
-        x, weight, dy, rstd, dx, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
-        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, FOLD=plan.fold, COLS=plan.cols,
-        ONE_BLOCK=rows.blocks == 1, DENSE=rows.dense, HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
-    )  # fmt: skip
-
-
-def _backward_wide(
-    target: Target, plan: RowPlan, grid: int, rows: Rows, weight: torch.Tensor | None, partials: torch.Tensor,
-    offset: float, need_dx: bool, need_dweight: bool,
-) -> None:  # fmt: skip
-    x, dy, rstd = rows.tensors[:3]
-    dx = rows.tensors[3] if need_dx else None
-    (x_strides, dy_strides, rstd_strides, dx_strides) = (*rows.strides, (0, 0, 0))[:4]
-    launch(
-        load_kernels(_KERNELS, target.backend).rms_norm_backward_wide_kernel, grid, target, x,
-        x, weight, dy, rstd, dx, partials, rows.outer, rows.middle, rows.inner, *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
-        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, ONE_BLOCK=rows.blocks == 1,
-        BARRIER=target.backend == "cuda", HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
-    )  # fmt: skip
 
 
 def _backward_reference(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight):

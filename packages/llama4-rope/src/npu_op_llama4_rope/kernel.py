@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.rotary_tiles import heads_arguments, load_heads, load_pairs, store_heads
-from npu_op_runtime.tiles import my_rows, row_tile
+from npu_op_runtime.rotary_tiles import heads_arguments, heads_tile, load_pairs, my_heads, rotate_qk
 
 
 @triton.jit(do_not_specialize=heads_arguments("freqs"))
@@ -15,36 +14,15 @@ def llama4_rotary_kernel(
     q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, freqs_batch, freqs_token,
     Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, TOKENS: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr, PIECES: tl.constexpr,
     HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, REST: tl.constexpr, REST_BLOCK: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ONE_TILE: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
     """Moves: read and write q and k, read a row of freqs per token (again per piece where the heads do not fit at once)."""
-    first, last, trips = my_rows(batches, tokens, TOKENS, ONE_BLOCK)
-    for step in range(trips * PIECES):
-        trip = step // PIECES
-        piece = step - trip * PIECES
-        batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
-        freqs_at = FREQS + tl.cast(batch, tl.int64) * freqs_batch + tl.cast(token, tl.int64) * freqs_token
-        cos, sin = load_pairs(freqs_at, left, freqs_token, TOKENS, HALF, HALF_BLOCK, INTERLEAVED)
-        # All loads first: what is stored may be where the next load reads, as far as a compiler knows, and it would wait.
-        if Q_HEADS > 0:
-            q_first, q_second = load_heads(
-                Q, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
-                Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
-            )  # fmt: skip
-        if K_HEADS > 0:
-            k_first, k_second = load_heads(
-                K, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
-                K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
-            )  # fmt: skip
-        if Q_HEADS > 0:
-            store_heads(
-                q_first, q_second, Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
-                q_out_batch, q_out_token, q_out_head, cos, cos, sin, sin, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK,
-                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
-            )  # fmt: skip
-        if K_HEADS > 0:
-            store_heads(
-                k_first, k_second, K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
-                k_out_batch, k_out_token, k_out_head, cos, cos, sin, sin, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK,
-                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
-            )  # fmt: skip
+    first, last, steps = my_heads(batches, tokens, TOKENS, PIECES, ONE_BLOCK, ONE_TILE)
+    for step in range(steps):
+        batch, token, left, piece = heads_tile(step, first, last, tokens, TOKENS, PIECES, ONE_BLOCK, ONE_TILE)
+        cos, sin = load_pairs(FREQS, batch, token, left, freqs_batch, freqs_token, TOKENS, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED)
+        rotate_qk(
+            Q, K, Q_OUT, K_OUT, batch, token, left, piece, q_batch, q_token, q_head, k_batch, k_token, k_head,
+            q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, cos, cos, sin, sin,
+            Q_HEADS, K_HEADS, TOKENS, Q_TILE, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip

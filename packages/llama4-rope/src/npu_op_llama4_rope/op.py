@@ -1,16 +1,15 @@
-"""The registered op of Llama 4's rotary position embeddings, its autograd Function and the public function."""
+"""Llama 4's rotary position embeddings: the public function, and the registered ops that it calls."""
 
 from __future__ import annotations
 
 import torch
 
-from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_same_device, require_tensor
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import FLOATS, compute_dtype, require_dtype
+from npu_op_runtime.dtypes import FLOATS, require_dtype
 from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.registration import register_op
 from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_llama4_rotary_reference
 
@@ -55,13 +54,7 @@ def apply_llama4_rotary(
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
     packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
-    if tracked(q, k):
-        return _Llama4Rotary.apply(q, k, packed, inplace)
-    if inplace:
-        rotate_inplace(q, k, packed)
-        return q, k
-    q_out, k_out = rotate(q, k, packed, False)
-    return q_out, None if k is None else k_out
+    return _rotated(q, k, packed, inplace=inplace)
 
 
 def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
@@ -74,85 +67,19 @@ def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
         raise ValueError(f"freqs_cis must have shape {allowed[0]}, {allowed[1]} or {allowed[2]} (got {tuple(freqs_cis.shape)})")
 
 
-class _Llama4Rotary(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, freqs, inplace):
-        ctx.save_for_backward(freqs)
-        ctx.set_materialize_grads(False)
-        if inplace:
-            rotate_inplace(q, k, freqs)
-            ctx.mark_dirty(*[tensor for tensor in (q, k) if tensor is not None])
-            rotated = q, k
-        else:
-            q_out, k_out = rotate(q, k, freqs, False)
-            rotated = q_out, None if k is None else k_out
-        frozen = [out for out, needed in zip(rotated, ctx.needs_input_grad) if out is not None and not needed]
-        ctx.mark_non_differentiable(*frozen)
-        return rotated
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dq, dk):
-        (freqs,) = ctx.saved_tensors
-        dq, dk = (gradient if needed else None for gradient, needed in zip((dq, dk), ctx.needs_input_grad))
-        if dq is None and dk is not None:
-            dk, _ = rotate(dk, None, freqs, True)
-        elif dq is not None:
-            dq, dk_out = rotate(dq, dk, freqs, True)
-            dk = None if dk is None else dk_out
-        return dq, dk, None, None
-
-
-def _run(q, k, q_out, k_out, freqs, inverse):
+def _launch(q, k, q_out, k_out, freqs, inverse):
     (freqs,) = contiguous_heads(freqs if freqs.dim() == 3 else freqs.unsqueeze(0))
     launch_rotation(
         "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, k_out), (freqs,), q.shape[-1] // 2,
-        interleaved=True, inverse=inverse,
+        heads_dim=2, interleaved=True, inverse=inverse,
     )  # fmt: skip
 
 
-def _rotate_kernel(q, k, freqs, inverse):
-    q_out, k_out = _rotate_fake(q, k, freqs, inverse)
-    q, k = contiguous_heads(q, k)
-    _run(q, k, q_out, None if k is None else k_out, freqs, inverse)
-    return q_out, k_out
+def _transposed(freqs):
+    # Conjugate numbers.
+    return ((freqs.unflatten(-1, (freqs.shape[-1] // 2, 2)) * freqs.new_tensor([1, -1])).flatten(-2),)
 
 
-def _rotate_reference(q, k, freqs, inverse):
-    cos, sin = (freqs[..., first::2].to(compute_dtype(freqs.dtype)) for first in (0, 1))
-    rotated = apply_llama4_rotary_reference(q, k, torch.complex(cos, -sin if inverse else sin))
-    outputs = _rotate_fake(q, k, freqs, inverse)
-    overwrite(outputs, rotated)
-    return outputs
-
-
-def _rotate_fake(q, k, freqs, inverse):
-    return torch.empty_like(q), q.new_empty(0) if k is None else torch.empty_like(k)
-
-
-def _inplace_kernel(q, k, freqs):
-    _run(q, k, q, k, freqs, False)
-
-
-def _inplace_reference(q, k, freqs):
-    overwrite((q, k), _rotate_reference(q, k, freqs, False))
-
-
-def _inplace_fake(q, k, freqs):
-    return None
-
-
-rotate = register_op(
-    "npu_op_llama4_rope",
-    "rotate(Tensor q, Tensor? k, Tensor freqs, bool inverse) -> (Tensor q_out, Tensor k_out)",
-    kernel=_rotate_kernel,
-    reference=_rotate_reference,
-    fake=_rotate_fake,
-)
-rotate_inplace = register_op(
-    "npu_op_llama4_rope",
-    "rotate_(Tensor(a!) q, Tensor(b!)? k, Tensor freqs) -> ()",
-    kernel=_inplace_kernel,
-    reference=_inplace_reference,
-    fake=_inplace_fake,
+_rotated = register_rotation(
+    "npu_op_llama4_rope", "Tensor freqs", launch=_launch, formula=apply_llama4_rotary_reference, transposed=_transposed
 )

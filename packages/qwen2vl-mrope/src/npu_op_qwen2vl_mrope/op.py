@@ -1,4 +1,4 @@
-"""The registered op of Qwen2-VL's multimodal rotary embeddings, its autograd Function and the public function."""
+"""Qwen2-VL's multimodal rotary embeddings: the public function, and the registered ops that it calls."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_multimodal_rotary_reference
 
@@ -72,13 +72,7 @@ def apply_multimodal_rotary(
         return q, k
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu.npu_mrope takes positions and a cache, not cos and sin")
-    if tracked(q, k):
-        return _MultimodalRotary.apply(q, k, cos, sin, sections, unsqueeze_dim, inplace)
-    if inplace:
-        rotate_inplace(q, k, cos, sin, sections, unsqueeze_dim)
-        return q, k
-    q_out, k_out = rotate(q, k, cos, sin, sections, unsqueeze_dim, False)
-    return q_out, None if k is None else k_out
+    return _rotated(q, k, cos, sin, sections, unsqueeze_dim, inplace=inplace)
 
 
 def checked_sections(mrope_section: Sequence[int]) -> list[int]:
@@ -94,93 +88,24 @@ def checked_sections(mrope_section: Sequence[int]) -> list[int]:
     return list(mrope_section)
 
 
-class _MultimodalRotary(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, cos, sin, sections, unsqueeze_dim, inplace):
-        ctx.save_for_backward(cos, sin)
-        ctx.layout = sections, unsqueeze_dim
-        ctx.set_materialize_grads(False)
-        if inplace:
-            rotate_inplace(q, k, cos, sin, sections, unsqueeze_dim)
-            ctx.mark_dirty(*[tensor for tensor in (q, k) if tensor is not None])
-            rotated = q, k
-        else:
-            q_out, k_out = rotate(q, k, cos, sin, sections, unsqueeze_dim, False)
-            rotated = q_out, None if k is None else k_out
-        frozen = [out for out, needed in zip(rotated, ctx.needs_input_grad) if out is not None and not needed]
-        ctx.mark_non_differentiable(*frozen)
-        return rotated
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dq, dk):
-        cos, sin = ctx.saved_tensors
-        dq, dk = (gradient if needed else None for gradient, needed in zip((dq, dk), ctx.needs_input_grad))
-        if dq is None and dk is not None:
-            dk, _ = rotate(dk, None, cos, sin, *ctx.layout, True)
-        elif dq is not None:
-            dq, dk_out = rotate(dq, dk, cos, sin, *ctx.layout, True)
-            dk = None if dk is None else dk_out
-        return dq, dk, None, None, None, None, None
-
-
-def _run(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
+def _launch(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
     cos, sin = contiguous_heads(cos, sin)
-    heads = tuple(tensor if tensor is None or unsqueeze_dim == 2 else tensor.transpose(1, 2) for tensor in (q, k))
-    outs = heads if q_out is q else tuple(t if t is None or unsqueeze_dim == 2 else t.transpose(1, 2) for t in (q_out, k_out))
     launch_rotation(
-        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (*heads, *outs), (cos[0], sin[0]), q.shape[-1] // 2,
-        cos.stride(0), sin.stride(0), interleaved=False, inverse=inverse, TEMPORAL=sections[0], HEIGHT=sections[1],
+        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (q, k, q_out, k_out), (cos[0], sin[0]), q.shape[-1] // 2,
+        cos.stride(0), sin.stride(0), heads_dim=unsqueeze_dim, interleaved=False, inverse=inverse,
+        GATHER=target_of(q).backend == "cuda", TEMPORAL=sections[0], HEIGHT=sections[1],
     )  # fmt: skip
 
 
-def _rotate_kernel(q, k, cos, sin, sections, unsqueeze_dim, inverse):
-    q_out, k_out = _rotate_fake(q, k, cos, sin, sections, unsqueeze_dim, inverse)
-    q, k = contiguous_heads(q, k)
-    _run(q, k, q_out, None if k is None else k_out, cos, sin, sections, unsqueeze_dim, inverse)
-    return q_out, k_out
+def _transposed(cos, sin, sections, unsqueeze_dim):
+    # The other member of a pair takes the sine, with the other sign.
+    return cos, -sin.roll(sin.shape[-1] // 2, -1), sections, unsqueeze_dim
 
 
-def _rotate_reference(q, k, cos, sin, sections, unsqueeze_dim, inverse):
-    outputs = _rotate_fake(q, k, cos, sin, sections, unsqueeze_dim, inverse)
-
-    def formula(x: torch.Tensor) -> torch.Tensor:
-        return apply_multimodal_rotary_reference(x, None, cos, sin, sections, unsqueeze_dim)[0]
-
-    for out, x in zip(outputs, (q, k)):
-        if x is not None:
-            # The formula is linear: its transpose is its gradient, at any point.
-            out.copy_(reference_gradients(formula, (torch.empty_like(x),), x, (True,))[0] if inverse else formula(x))
-    return outputs
-
-
-def _rotate_fake(q, k, cos, sin, sections, unsqueeze_dim, inverse):
-    return torch.empty_like(q), q.new_empty(0) if k is None else torch.empty_like(k)
-
-
-def _inplace_kernel(q, k, cos, sin, sections, unsqueeze_dim):
-    _run(q, k, q, k, cos, sin, sections, unsqueeze_dim, False)
-
-
-def _inplace_reference(q, k, cos, sin, sections, unsqueeze_dim):
-    overwrite((q, k), apply_multimodal_rotary_reference(q, k, cos, sin, sections, unsqueeze_dim))
-
-
-def _inplace_fake(q, k, cos, sin, sections, unsqueeze_dim):
-    return None
-
-
-rotate = register_op(
+_rotated = register_rotation(
     "npu_op_qwen2vl_mrope",
-    "rotate(Tensor q, Tensor? k, Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim, bool inverse) -> (Tensor q_out, Tensor k_out)",
-    kernel=_rotate_kernel,
-    reference=_rotate_reference,
-    fake=_rotate_fake,
-)
-rotate_inplace = register_op(
-    "npu_op_qwen2vl_mrope",
-    "rotate_(Tensor(a!) q, Tensor(b!)? k, Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim) -> ()",
-    kernel=_inplace_kernel,
-    reference=_inplace_reference,
-    fake=_inplace_fake,
+    "Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim",
+    launch=_launch,
+    formula=apply_multimodal_rotary_reference,
+    transposed=_transposed,
 )

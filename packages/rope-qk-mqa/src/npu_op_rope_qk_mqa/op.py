@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from npu_op_runtime.autograd import refuse_gradients
@@ -35,7 +37,7 @@ def fused_rope_qk_mqa(
             itself: `cos[:, : rotary_dim // 2]`.
         interleaved: pairs are neighbouring columns, and stay so; otherwise columns a half of rotary_dim apart.
         rotary_dim: None for head_dim; columns behind it pass through.
-        inplace: write the results over q and k and return those.
+        inplace: write the results over q and k and return those; they may be columns of one tensor, but share no element.
         implementation: None (the kernel on NPU and CUDA tensors, the reference on CPU tensors), "triton" or "eager".
 
     Returns:
@@ -47,6 +49,7 @@ def fused_rope_qk_mqa(
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
     require_choice("interleaved", interleaved, (False, True))
+    require_choice("inplace", inplace, (False, True))
     _require_heads(q, k)
     width = q.shape[-1]
     rotary_dim = width if rotary_dim is None else rotary_dim
@@ -84,6 +87,47 @@ def _require_heads(q: torch.Tensor, k: torch.Tensor) -> None:
     tokens, _, width = q.shape
     if k.dim() not in (2, 3) or (k.shape[0], k.shape[-1]) != (tokens, width):
         raise ValueError(f"k must have shape ({tokens}, heads, {width}) or ({tokens}, {width}) (got {tuple(k.shape)})")
+    for argument, tensor in (("q", q), ("k", k)):
+        if 0 in tensor.shape[1:]:
+            raise ValueError(f"{argument} must have a head and a column at least (got shape {tuple(tensor.shape)})")
+
+
+class _Rows(NamedTuple):
+    """Where a tensor lies: its first byte, bytes from the first of a token to its last, and to the next token."""
+
+    start: int
+    width: int
+    step: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.width + (self.count - 1) * self.step
+
+
+def _require_apart(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """No element of q or k, which are written, is one of another tensor: programs would read what others have written."""
+    tensors = {"q": q, "k": k, "cos": cos, "sin": sin}
+    q_storage, *storages = [tensor.untyped_storage().data_ptr() for tensor in tensors.values()]
+    if q_storage not in storages and storages[0] not in storages[1:]:
+        return
+    rows = {argument: _rows(tensor) for argument, tensor in tensors.items() if tensor.numel()}
+    for argument, other in (("k", "q"), ("cos", "q"), ("cos", "k"), ("sin", "q"), ("sin", "k")):
+        if argument in rows and other in rows and _meet(rows[argument], rows[other]):
+            raise ValueError(f"{argument} must share no element with {other}, which is written in place")
+
+
+def _meet(one: _Rows, two: _Rows) -> bool:
+    """Their spans do, and they are not columns side by side of the same rows."""
+    between = (one.start - two.start) % one.step if one.step else 0
+    side_by_side = one.step == two.step and two.width <= between <= one.step - one.width
+    return one.start < two.end and two.start < one.end and not side_by_side
+
+
+def _rows(x: torch.Tensor) -> _Rows:
+    itemsize, (count, *inner), (step, *strides) = x.element_size(), x.shape, x.stride()
+    width = 1 + sum([(size - 1) * stride for size, stride in zip(inner, strides)])
+    return _Rows(x.data_ptr(), width * itemsize, step * itemsize, count)
 
 
 def _run(q, k, q_out, k_out, cos, sin, interleaved):
@@ -92,7 +136,7 @@ def _run(q, k, q_out, k_out, cos, sin, interleaved):
     k, k_out = (None if x is None else (x if x.dim() == 3 else x.unsqueeze(1)).unsqueeze(0) for x in (k, k_out))
     launch_rotation(
         "npu_op_rope_qk_mqa.kernel", "rope_qk_mqa_kernel", (q, k, q if q_out is None else q_out, k if k_out is None else k_out),
-        (cos.unsqueeze(0), sin.unsqueeze(0)), cos.shape[-1], interleaved=interleaved, inverse=False, k_apart=True,
+        (cos.unsqueeze(0), sin.unsqueeze(0)), cos.shape[-1], heads_dim=2, interleaved=interleaved, inverse=False, k_apart=True,
     )  # fmt: skip
 
 
@@ -115,11 +159,13 @@ def _rotate_fake(q, k, cos, sin, interleaved):
 
 
 def _inplace_kernel(q, k, cos, sin, interleaved):
+    _require_apart(q, k, cos, sin)
     cos, sin = contiguous_heads(cos, sin)
     _run(q, k, None, None, cos, sin, interleaved)
 
 
 def _inplace_reference(q, k, cos, sin, interleaved):
+    _require_apart(q, k, cos, sin)
     for out, x in zip((q, k), rope_qk_mqa_reference(q, k, cos, sin, interleaved=interleaved, rotary_dim=2 * cos.shape[-1])):
         out.copy_(x)
 

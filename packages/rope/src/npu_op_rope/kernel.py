@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.rotary_tiles import heads_arguments, load_heads, load_pairs, store_heads
-from npu_op_runtime.tiles import my_rows, row_tile
+from npu_op_runtime.rotary_tiles import heads_arguments, heads_tile, load_pairs, my_heads, rotate_qk
 
 
 @triton.jit(do_not_specialize=heads_arguments("cos", "sin"))
@@ -15,38 +14,16 @@ def rotary_kernel(
     q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, cos_batch, cos_token, sin_batch, sin_token,
     Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, TOKENS: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr, PIECES: tl.constexpr,
     HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, REST: tl.constexpr, REST_BLOCK: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    ONE_BLOCK: tl.constexpr, ONE_TILE: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
     """Moves: read and write q and k, read a row of cos and one of sin per token (again per piece where the heads do not fit at once)."""
-    first, last, trips = my_rows(batches, tokens, TOKENS, ONE_BLOCK)
-    for step in range(trips * PIECES):
-        trip = step // PIECES
-        piece = step - trip * PIECES
-        batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
-        cos_at = COS + tl.cast(batch, tl.int64) * cos_batch + tl.cast(token, tl.int64) * cos_token
-        sin_at = SIN + tl.cast(batch, tl.int64) * sin_batch + tl.cast(token, tl.int64) * sin_token
-        cos_a, cos_b = load_pairs(cos_at, left, cos_token, TOKENS, HALF, HALF_BLOCK, INTERLEAVED)
-        sin_a, sin_b = load_pairs(sin_at, left, sin_token, TOKENS, HALF, HALF_BLOCK, INTERLEAVED)
-        # All loads first: what is stored may be where the next load reads, as far as a compiler knows, and it would wait.
-        if Q_HEADS > 0:
-            q_first, q_second = load_heads(
-                Q, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
-                Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
-            )  # fmt: skip
-        if K_HEADS > 0:
-            k_first, k_second = load_heads(
-                K, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
-                K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
-            )  # fmt: skip
-        if Q_HEADS > 0:
-            store_heads(
-                q_first, q_second, Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
-                q_out_batch, q_out_token, q_out_head, cos_a, cos_b, sin_a, sin_b, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK,
-                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
-            )  # fmt: skip
-        if K_HEADS > 0:
-            store_heads(
-                k_first, k_second, K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
-                k_out_batch, k_out_token, k_out_head, cos_a, cos_b, sin_a, sin_b, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK,
-                REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
-            )  # fmt: skip
+    first, last, steps = my_heads(batches, tokens, TOKENS, PIECES, ONE_BLOCK, ONE_TILE)
+    for step in range(steps):
+        batch, token, left, piece = heads_tile(step, first, last, tokens, TOKENS, PIECES, ONE_BLOCK, ONE_TILE)
+        cos_a, cos_b = load_pairs(COS, batch, token, left, cos_batch, cos_token, TOKENS, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED)
+        sin_a, sin_b = load_pairs(SIN, batch, token, left, sin_batch, sin_token, TOKENS, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED)
+        rotate_qk(
+            Q, K, Q_OUT, K_OUT, batch, token, left, piece, q_batch, q_token, q_head, k_batch, k_token, k_head,
+            q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, cos_a, cos_b, sin_a, sin_b,
+            Q_HEADS, K_HEADS, TOKENS, Q_TILE, K_TILE, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip

@@ -25,9 +25,9 @@ _UB_BYTES_COPIED = {2: 8, 4: 16}
 # More tokens in a tile would leave the cores that share a short sequence without a second tile to load meanwhile.
 _MAX_TOKENS = 64
 
-# CUDA: pairs of a tile, 16 for each of 128 threads; where a head's tokens lie side by side a tile takes more tokens than heads.
-_CUDA_PAIRS = 2048
-_CUDA_TOKENS_HEAD_MAJOR = 16
+# CUDA: a tile has so many tokens that 128 threads load 16 bytes each of one head: a thread then has the angles of all its heads at hand.
+_CUDA_TILE_BYTES = 128 * 16
+_CUDA_HEADS = 4
 
 _INT32_MAX = 2**31 - 1
 
@@ -51,7 +51,6 @@ def plan_heads(
     rest: int,
     itemsize: int,
     interleaved: bool,
-    head_major: bool,
     max_heads: int,
     words: bool = False,
 ) -> HeadsPlan:
@@ -61,7 +60,7 @@ def plan_heads(
         ValueError: not even one head fits UB.
     """
     if target.backend == "cuda":
-        return _cuda_heads(heads, half, rest, head_major)
+        return _cuda_heads(heads, half, rest, itemsize, interleaved)
     granule = UB_BLOCK_BYTES // itemsize
     columns = 2 * _round_up(half, granule)
     rotated = _UB_BYTES_WORDS if words else _UB_BYTES[itemsize, interleaved]
@@ -127,6 +126,7 @@ def launch_rotation(
     angles: Sequence[torch.Tensor],
     half: int,
     *scalars: int,
+    heads_dim: int,
     interleaved: bool,
     inverse: bool,
     k_apart: bool = False,
@@ -136,34 +136,35 @@ def launch_rotation(
 
     Args:
         module, name: of the kernel.
-        heads: q, k, q_out, k_out as (batch, sequence, heads, width), last dimension contiguous; outputs may be inputs; k may be None.
+        heads: q, k, q_out, k_out in four dimensions, the last contiguous; outputs may be inputs; k may be None.
         angles: (batch or 1, sequence, columns), last dimension contiguous.
         half: pairs that are rotated.
-        scalars: what the kernel takes behind its strides.
+        scalars: strides that the kernel takes behind those.
+        heads_dim: 1 for (batch, heads, sequence, width), 2 for (batch, sequence, heads, width).
         k_apart: the kernel can leave k to programs of its own, in tiles of K_TOKENS tokens and K_PIECES pieces; with the constant K_APART
             it is to do so. It is set on the NPU, where a head or two of k in every tile of q cost more than they move.
         constants: its own constexpr arguments beside the plan's.
     """
+    in_place = heads[2] is heads[0]
+    heads = [tensor if tensor is None or heads_dim == 2 else tensor.transpose(1, 2) for tensor in heads]
     q, k, *_ = heads
     if q is None or all(tensor is None or tensor.numel() == 0 for tensor in heads):
         return
     batches, tokens, _, width = q.shape
     target = target_of(q)
+    one_tile = target.backend == "cuda"
     given = [tensor for tensor in heads if tensor is not None]
     counts = (q.shape[2], 0 if k is None else k.shape[2])
     head_stride = max(tensor.stride(2) for tensor in given)
     # In place the columns that are not rotated are where they belong.
-    rest = 0 if heads[2] is q else width - 2 * half
-    head_major = target.backend == "cuda" and q.stride(2) > q.stride(1)
+    rest = 0 if in_place else width - 2 * half
     max_heads = min(max(counts), max(1, _INT32_MAX // max(1, head_stride) - 1))
-    words = interleaved and target.backend != "cuda" and all(map(_in_words, given))
-    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads, words)
+    words = interleaved and not one_tile and all(map(_in_words, given))
+    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, max_heads, words)
     k_tile, tiles_of_k = plan.k_heads, 0
-    apart = k_apart and target.backend != "cuda"
+    apart = k_apart and not one_tile
     if apart:
-        plan, k_plan = (
-            plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, False, max_heads, words) for count in counts
-        )
+        plan, k_plan = (plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, max_heads, words) for count in counts)
         k_tile = k_plan.q_heads
         tiles_of_k = -(-tokens // k_plan.tokens)
     if k_apart:
@@ -179,18 +180,18 @@ def launch_rotation(
     )
     if one_block:
         batches, tokens = 1, batches * tokens
+    strides = [stride for tensor in heads for stride in ((0, 0, 0) if tensor is None else tensor.stride()[:3])]
+    strides += [stride for pair in angle_strides for stride in pair]
     # A width of whole 32-byte blocks keeps every stride aligned, or none, whatever the number of tokens.
-    aligned = width % 16 == 0 and all(stride % 16 == 0 for tensor in given for stride in tensor.stride()[:3])
+    aligned = width % 16 == 0 and all(stride % 16 == 0 for stride in (*strides, *scalars))
+    tiles = batches * -(-tokens // plan.tokens) * (plan.pieces if one_tile else 1) + tiles_of_k
     launch(
         getattr(load_kernels(module, target.backend), name),
-        programs(target, batches * -(-tokens // plan.tokens) + tiles_of_k, persistent=False),
-        target, q, *heads, *angles, batches, tokens,
-        *(stride for tensor in heads for stride in ((0, 0, 0) if tensor is None else tensor.stride()[:3])),
-        *(stride for strides in angle_strides for stride in strides),
-        *scalars,
+        programs(target, tiles, persistent=False),
+        target, q, *heads, *angles, batches, tokens, *strides, *scalars,
         Q_HEADS=counts[0], K_HEADS=counts[1], TOKENS=plan.tokens, Q_TILE=plan.q_heads, K_TILE=k_tile, PIECES=plan.pieces,
         HALF=half, HALF_BLOCK=plan.half_block, REST=rest, REST_BLOCK=plan.rest_block,
-        ONE_BLOCK=one_block, ALIGNED=aligned, INTERLEAVED=interleaved, INVERSE=inverse, **constants,
+        ONE_BLOCK=one_block, ONE_TILE=one_tile, ALIGNED=aligned, INTERLEAVED=interleaved, INVERSE=inverse, **constants,
     )  # fmt: skip
 
 
@@ -200,12 +201,11 @@ def _in_words(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.bfloat16 and even and tensor.stride(-1) == 1
 
 
-def _cuda_heads(heads: tuple[int, int], half: int, rest: int, head_major: bool) -> HeadsPlan:
+def _cuda_heads(heads: tuple[int, int], half: int, rest: int, itemsize: int, interleaved: bool) -> HeadsPlan:
     half_block = next_power_of_2(half)
-    most = max(1, _CUDA_PAIRS // half_block // (_CUDA_TOKENS_HEAD_MAJOR if head_major else 1))
-    pieces = -(-max(heads) // most)
+    pieces = -(-max(heads) // _CUDA_HEADS)
     q_heads, k_heads = (next_power_of_2(-(-count // pieces)) if count else 0 for count in heads)
-    tokens = max(1, _CUDA_PAIRS // (max(q_heads, k_heads) * half_block))
+    tokens = max(1, _CUDA_TILE_BYTES // (itemsize * half_block * (2 if interleaved else 1)))
     return HeadsPlan(tokens, q_heads, k_heads, pieces, half_block, next_power_of_2(rest) if rest else 0)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import known_multiple
+from .tiles import known_multiple, my_rows, row_tile
 
 
 def heads_arguments(*angles: str) -> list[str]:
@@ -19,20 +19,56 @@ def heads_arguments(*angles: str) -> list[str]:
 
 
 @triton.jit
-def load_pairs(ROWS, left, row_stride, TOKENS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """First and second members of the HALF pairs of TOKENS rows, fp32, as (TOKENS, 1, HALF_BLOCK): once for all heads."""
+def my_heads(batches, tokens, TOKENS: tl.constexpr, PIECES: tl.constexpr, ONE_BLOCK: tl.constexpr, ONE_TILE: tl.constexpr):
+    """This program's share of tokens x heads as (first, last, steps) for `heads_tile`: all pieces of a tile of tokens, then the next.
+
+    ONE_TILE (CUDA, where each piece of each tile has a program): there is nothing to share out, and no loop.
+    """
+    if ONE_TILE:
+        return 0, tokens, 1
+    else:
+        first, last, trips = my_rows(batches, tokens, TOKENS, ONE_BLOCK)
+        return first, last, trips * PIECES
+
+
+@triton.jit
+def heads_tile(step, first, last, tokens, TOKENS: tl.constexpr, PIECES: tl.constexpr, ONE_BLOCK: tl.constexpr, ONE_TILE: tl.constexpr):
+    """Batch and first token of a step's tile, how many tokens from there on are its own, and its piece of the heads."""
+    if ONE_TILE:
+        step = tl.program_id(0)
+    trip = step // PIECES
+    batch, token, left = row_tile(trip, first, last, tokens, TOKENS, ONE_BLOCK)
+    return batch, token, left, step - trip * PIECES
+
+
+@triton.jit
+def angle_rows(ANGLES, batch, token, batch_stride, token_stride, ALIGNED: tl.constexpr):
+    """Address of a token's row of angles, and the stride to the next."""
+    if ALIGNED:
+        batch_stride = known_multiple(batch_stride)
+        token_stride = known_multiple(token_stride)
+    return ANGLES + tl.cast(batch, tl.int64) * batch_stride + tl.cast(token, tl.int64) * token_stride, token_stride
+
+
+@triton.jit
+def load_pairs(
+    ANGLES, batch, token, left, batch_stride, token_stride,
+    TOKENS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr,
+):  # fmt: skip
+    """First and second members of the HALF pairs of TOKENS rows of angles, fp32, as (TOKENS, 1, HALF_BLOCK): once for all heads."""
+    rows, token_stride = angle_rows(ANGLES, batch, token, batch_stride, token_stride, ALIGNED)
     lane = tl.arange(0, TOKENS)[:, None]
     exists = lane < left
     if INTERLEAVED:
         cols = tl.arange(0, 2 * HALF_BLOCK)[None, :]
         mask = exists & (cols < 2 * HALF) if HALF_BLOCK != HALF else exists
-        rows = tl.load(ROWS + (lane * row_stride + cols), mask=mask, other=0.0)
-        first, second = tl.split(tl.reshape(rows, (TOKENS, HALF_BLOCK, 2)))
+        pairs = tl.load(rows + (lane * token_stride + cols), mask=mask, other=0.0)
+        first, second = tl.split(tl.reshape(pairs, (TOKENS, HALF_BLOCK, 2)))
     else:
         cols = tl.arange(0, HALF_BLOCK)[None, :]
         mask = exists & (cols < HALF) if HALF_BLOCK != HALF else exists
-        first = tl.load(ROWS + (lane * row_stride + cols), mask=mask, other=0.0)
-        second = tl.load(ROWS + HALF + (lane * row_stride + cols), mask=mask, other=0.0)
+        first = tl.load(rows + (lane * token_stride + cols), mask=mask, other=0.0)
+        second = tl.load(rows + HALF + (lane * token_stride + cols), mask=mask, other=0.0)
     return first.to(tl.float32)[:, None, :], second.to(tl.float32)[:, None, :]
 
 
@@ -64,12 +100,12 @@ def _rows_of_heads(
 
 
 @triton.jit
-def load_heads(
+def _load_heads(
     X, batch, token, left, head, x_batch, x_token, x_head,
     N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
     ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """Heads `head` to `head + HEADS` of `left` tokens (TOKENS at most), as they lie in memory, for `store_heads`.
+    """Heads `head` to `head + HEADS` of `left` tokens (TOKENS at most), as they lie in memory, for `_store_heads`.
 
     Two tiles of halves; interleaved pairs are one tile of whole rows, or of words where X is of int32, and come as both results.
     """
@@ -91,12 +127,12 @@ def load_heads(
 
 
 @triton.jit
-def store_heads(
+def _store_heads(
     first, second, X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head, cos_a, cos_b, sin_a, sin_b,
     N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
     REST: tl.constexpr, REST_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Rotates what `load_heads` loaded from X and writes it to OUT, which may be X; copies REST columns behind.
+    """Rotates what `_load_heads` loaded from X and writes it to OUT, which may be X; copies REST columns behind.
 
     INVERSE is the transposed rotation, the gradient. Moves: write TOKENS x HEADS rows of 2 HALF + REST columns, read the last REST.
     """
@@ -143,11 +179,47 @@ def rotate_heads(
     N_HEADS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, PIECES: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
     REST: tl.constexpr, REST_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
 ):  # fmt: skip
-    """`load_heads` and `store_heads` of heads that nothing else is loaded with."""
-    first, second = load_heads(
+    """Rotates heads of one tensor: `_load_heads`, then `_store_heads`."""
+    first, second = _load_heads(
         X, batch, token, left, head, x_batch, x_token, x_head, N_HEADS, TOKENS, HEADS, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED
     )
-    store_heads(
+    _store_heads(
         first, second, X, OUT, batch, token, left, head, x_batch, x_token, x_head, out_batch, out_token, out_head,
         cos_a, cos_b, sin_a, sin_b, N_HEADS, TOKENS, HEADS, PIECES, HALF, HALF_BLOCK, REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
     )  # fmt: skip
+
+
+@triton.jit
+def rotate_qk(
+    Q, K, Q_OUT, K_OUT, batch, token, left, piece, q_batch, q_token, q_head, k_batch, k_token, k_head,
+    q_out_batch, q_out_token, q_out_head, k_out_batch, k_out_token, k_out_head, cos_a, cos_b, sin_a, sin_b,
+    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, TOKENS: tl.constexpr, Q_TILE: tl.constexpr, K_TILE: tl.constexpr, PIECES: tl.constexpr,
+    HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, REST: tl.constexpr, REST_BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+):  # fmt: skip
+    """Rotates a piece of the heads of q and a piece of those of k, where there are any.
+
+    All loads first: what is stored may be where the next load reads, as far as a compiler knows, and it would wait.
+    """
+    if Q_HEADS > 0:
+        q_first, q_second = _load_heads(
+            Q, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+            Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
+        )  # fmt: skip
+    if K_HEADS > 0:
+        k_first, k_second = _load_heads(
+            K, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+            K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK, ALIGNED, INTERLEAVED,
+        )  # fmt: skip
+    if Q_HEADS > 0:
+        _store_heads(
+            q_first, q_second, Q, Q_OUT, batch, token, left, piece * Q_TILE, q_batch, q_token, q_head,
+            q_out_batch, q_out_token, q_out_head, cos_a, cos_b, sin_a, sin_b, Q_HEADS, TOKENS, Q_TILE, PIECES, HALF, HALF_BLOCK,
+            REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip
+    if K_HEADS > 0:
+        _store_heads(
+            k_first, k_second, K, K_OUT, batch, token, left, piece * K_TILE, k_batch, k_token, k_head,
+            k_out_batch, k_out_token, k_out_head, cos_a, cos_b, sin_a, sin_b, K_HEADS, TOKENS, K_TILE, PIECES, HALF, HALF_BLOCK,
+            REST, REST_BLOCK, ALIGNED, INTERLEAVED, INVERSE,
+        )  # fmt: skip

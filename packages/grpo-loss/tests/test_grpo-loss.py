@@ -67,14 +67,15 @@ def head(vocabulary, width, dtype=torch.bfloat16):
 
 def test_rows_of_a_chunk():
     for by_sequence in (False, True):
-        assert chunks_of(8, 1024, head(128256, 4096), 0, by_sequence) == Chunks(8192, 8192, 8192)  # twice as large as the weight
-        assert chunks_of(20, 5, head(300, 16), 0, by_sequence) == Chunks(100, 100, 100)
-        assert chunks_of(0, 5, head(300, 16), 0, by_sequence) == Chunks(0, 0, 0)
-    assert chunks_of(20, 1000, head(128256, 16384), 0, False).rows == 6672  # 2 GiB would be 8368: even chunks of whole 16 rows
-    assert chunks_of(20, 5, head(300, 16), 40, False).rows == 32
-    assert chunks_of(20, 5, head(300, 16), 1, False).rows == 16
-    assert chunks_of(9, 1024, head(128256, 4096), 0, True) == Chunks(9216, 5120, 5120)  # whole sequences, evenly
-    assert chunks_of(2, 9000, head(128256, 4096), 0, True) == Chunks(18000, 9000, 4512)  # each by itself
+        assert chunks_of(8, 1024, head(128256, 4096), 0, by_sequence, True) == Chunks(8192, 8192, 8192)  # twice as large as the weight
+        assert chunks_of(20, 5, head(300, 16), 0, by_sequence, True) == Chunks(100, 100, 100)
+        assert chunks_of(0, 5, head(300, 16), 0, by_sequence, True) == Chunks(0, 0, 0)
+    assert chunks_of(8, 1024, head(128256, 4096), 0, False, False).rows == 4096  # without gradients nothing asks for more
+    assert chunks_of(20, 1000, head(128256, 16384), 0, False, True).rows == 6672  # 2 GiB would be 8368: even chunks of whole 16 rows
+    assert chunks_of(20, 5, head(300, 16), 40, False, True).rows == 32
+    assert chunks_of(20, 5, head(300, 16), 1, False, True).rows == 16
+    assert chunks_of(9, 1024, head(128256, 4096), 0, True, True) == Chunks(9216, 5120, 5120)  # whole sequences, evenly
+    assert chunks_of(2, 9000, head(128256, 4096), 0, True, True) == Chunks(18000, 9000, 4512)  # each by itself
 
 
 @pytest.mark.parametrize("by_sequence", (False, True))
@@ -82,7 +83,7 @@ def test_rows_of_a_chunk():
     ("batch", "length", "most"), ((1, 1, 16), (3, 13, 16), (5, 16, 32), (7, 40, 16), (5, 13, 30), (2, 16, 16), (1, 100, 48))
 )
 def test_what_is_known_of_chunks_is_what_they_are(batch, length, most, by_sequence):
-    chunks = chunks_of(batch, length, head(300, 16), most, by_sequence)
+    chunks = chunks_of(batch, length, head(300, 16), most, by_sequence, True)
     groups = list(chunks.groups())
     slices = [rows for group in groups for rows in group]
     assert [row for rows in slices for row in range(rows.start, rows.stop)] == list(range(batch * length))

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-# Logits of a chunk: at most twice as large as the weight, so that the traffic of its gradient, which each chunk but the last adds to, stays
-# a small part of the products', within these bounds.
-_WEIGHTS = 2
-_MOST_BYTES = 2 << 30
+# Logits of a chunk: at most as large as the weight, within these bounds, and where gradients are made twice as large: each chunk but the
+# last adds to the weight's gradient, whose traffic is to stay a small part of the products'.
+_MOST_BYTES = 1 << 30
 _LEAST_BYTES = 1 << 20
+_WITH_GRADIENT = 2
 # Chunks of tokens start at such rows, so that every load of a chunk is aligned.
 _ROWS = 16
 
@@ -53,13 +53,14 @@ class Chunks(NamedTuple):
             yield [slice(first, min(first + self.rows, stop)) for first in range(start, stop, self.rows)]
 
 
-def chunks_of(batch: int, length: int, weight: torch.Tensor, most: int, by_sequence: bool) -> Chunks:
+def chunks_of(batch: int, length: int, weight: torch.Tensor, most: int, by_sequence: bool, needs_gradient: bool) -> Chunks:
     """Even chunks, none above `most` rows (0: by the bytes that their logits take); of whole sequences if one fits and `by_sequence`."""
     total = batch * length
     if not most:
         vocabulary, width = weight.shape
         row_bytes = vocabulary * weight.element_size()
-        most = min(max(_WEIGHTS * width * row_bytes, _LEAST_BYTES), _MOST_BYTES) // row_bytes
+        most_bytes = min(max(width * row_bytes, _LEAST_BYTES), _MOST_BYTES)
+        most = (_WITH_GRADIENT if needs_gradient else 1) * most_bytes // row_bytes
     most = max(most // _ROWS * _ROWS, _ROWS)
     if total <= most:
         return Chunks(total, total, total)

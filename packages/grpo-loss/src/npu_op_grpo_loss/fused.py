@@ -80,7 +80,8 @@ def fused_linear_grpo_loss(
         ref_hidden, ref_weight, ref_bias: (B, L, H'), (V, H'), (V,): of the reference model, dtype of hidden; no gradient. Instead of
             ref_logps.
         chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits twice
-            as large as the weight, between 1 MiB and 2 GiB. Sequence level with old_logps makes logits twice if a sequence is longer.
+            as large as the weight, between 2 MiB and 2 GiB (without gradients half of that). Sequence level with old_logps makes logits
+            twice if a sequence is longer.
         weight_accumulation: "float32" adds up the gradients of a half-precision weight by more than two chunks in fp32, 4 x V x H
             bytes; "input" in the weight's dtype, without.
         selected_ids, attention_mask, advantages and the rest: see `grpo_loss`.
@@ -241,10 +242,10 @@ def _scale_of(hidden: torch.Tensor) -> float:
     return _FP16_SCALE if hidden.dtype == torch.float16 else 1.0
 
 
-def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options):
+def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed):
     """The chunks, and whether whole sequences are needed together."""
     by_sequence = needs_sequences(old_logps, ref_logps is not None or ref_hidden is not None, options)
-    return chunks_of(*hidden.shape[:2], weight, chunk_rows, by_sequence), by_sequence
+    return chunks_of(*hidden.shape[:2], weight, chunk_rows, by_sequence, any(needed)), by_sequence
 
 
 def _forward_kernel(
@@ -252,7 +253,7 @@ def _forward_kernel(
     count, chunk_rows, accumulate_float32, *rest,
 ):  # fmt: skip
     options, needed = Options(*rest[:-3]), rest[-3:]
-    chunks, by_sequence = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options)
+    chunks, by_sequence = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed)
     penalized = ref_logps is not None or ref_hidden is not None
     tokens = prepare(selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio, count, options, penalized)
     sums = empty_sums(chunks, weight, accumulate_float32, needed)
@@ -356,23 +357,27 @@ def _forward_reference(hidden, *arguments):
         return _by_reference(hidden, *arguments)
 
 
-def _by_reference(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments):
-    tensors, options = list(arguments[: _TENSORS - 6]), Options(*arguments[_TENSORS - 4 : -3])
+def _by_reference(
+    hidden, weight, bias, ref_hidden, ref_weight, ref_bias, selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio,
+    count, chunk_rows, accumulate_float32, *rest,
+):  # fmt: skip
+    options, needed = Options(*rest[:-3]), rest[-3:]
+    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed)
     if ref_hidden is not None:
-        tensors[3] = selected_logps(linear(ref_hidden, ref_weight, ref_bias), *tensors[:2], options.temperature)
+        ref_logps = selected_logps(linear(ref_hidden, ref_weight, ref_bias), selected_ids, attention_mask, options.temperature)
     logits = linear(hidden, weight, bias)
     found: list[GRPOLoss] = []
 
     def formula(logits):
+        tensors = (selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio, count)
         found.append(reference_of(logits, tensors, options))
         return found[0].loss
 
-    loss, metrics, kept, *sums = _forward_fake(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments)
-    if any(arguments[-3:]):
+    loss, metrics, kept, *sums = _empty_outputs(hidden, weight, chunks, accumulate_float32, needed)
+    if any(needed):
         scale = torch.full((), _scale_of(hidden), device=hidden.device)
         (gradient,) = reference_gradients(formula, (logits,), scale, (True,))
         rows_of_gradient, rows_of_hidden = gradient.flatten(0, 1), hidden.flatten(0, 1)
-        chunks, _ = _plan(hidden, weight, ref_hidden, *arguments[3:5], arguments[_TENSORS - 6], options)
         for rows in itertools.chain.from_iterable(chunks.groups()):
             if rows.stop < chunks.total:
                 add_chunk(Sums(*sums), rows, rows_of_gradient[rows], rows_of_hidden, weight)
@@ -383,14 +388,20 @@ def _by_reference(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *argum
     return loss.copy_(found[0].loss.detach()), metrics.copy_(stacked_metrics(found[0])), kept, *sums
 
 
-def _forward_fake(hidden, weight, bias, ref_hidden, ref_weight, ref_bias, *arguments):
-    options, needed = Options(*arguments[_TENSORS - 4 : -3]), arguments[-3:]
-    chunks, _ = _plan(hidden, weight, ref_hidden, *arguments[3:5], arguments[_TENSORS - 6], options)
+def _forward_fake(
+    hidden, weight, bias, ref_hidden, ref_weight, ref_bias, selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio,
+    count, chunk_rows, accumulate_float32, *rest,
+):  # fmt: skip
+    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, Options(*rest[:-3]), rest[-3:])
+    return _empty_outputs(hidden, weight, chunks, accumulate_float32, rest[-3:])
+
+
+def _empty_outputs(hidden, weight, chunks, accumulate_float32, needed):
     return (
         hidden.new_empty((), dtype=torch.float32),
         hidden.new_empty((4,), dtype=torch.float32),
         hidden.new_empty((chunks.last, weight.shape[0]) if any(needed) else (0,)),
-        *empty_sums(chunks, weight, arguments[_TENSORS - 5], needed),
+        *empty_sums(chunks, weight, accumulate_float32, needed),
     )
 
 

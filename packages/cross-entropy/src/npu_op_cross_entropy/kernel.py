@@ -283,8 +283,9 @@ def cross_entropy_backward_kernel(
         label = tl.load(LABEL + saved, mask=exists, other=-1.0)
         shift = tl.load(SHIFT + saved, mask=exists, other=0.0)
         total = tl.load(TOTAL + saved, mask=exists, other=1.0)
-        if ROWS == 2:
+        if ROWS <= 2:
             one = tl.load(l_at)
+        if ROWS == 2:
             other = tl.load(l_at + tl.minimum(1, remaining - 1) * saved_row)
         # A NaN label, of an invalid target, makes its row NaN; an ignored row has no gradient.
         dloss = tl.load(d_base + lane * dloss_row, mask=exists, other=0.0).to(tl.float32)
@@ -314,7 +315,9 @@ def cross_entropy_backward_kernel(
                 turns = tl.where(none_here, 0, 1)
             for turn in range(turns):
                 # `turn` is 0: what depends on it is not moved out of the loop.
-                g = tl.where(column[None, :] == (label - (start + turn))[:, None], g - hit[:, None], g)
+                # Of a single row the scalar: the vector unit would have to hand its own to the scalar unit in every tile.
+                mine = one if ROWS == 1 else label[:, None]
+                g = tl.where(column[None, :] == mine - (start + turn), g - hit[:, None], g)
             if SMOOTHED:
                 if WEIGHTED:
                     g -= tl.load(WEIGHT + start + cols, mask=inside, other=0.0).to(tl.float32)[None, :] * spread[:, None]

@@ -28,6 +28,7 @@ def _cases() -> Iterator[Case]:
     for dtype in ("float16", "float32"):
         yield _case(f"odd-width-{dtype}", 37, 123, dtype, options={"reduction": "none"})
     yield _case("several-tiles", 5, 40001, layout="peaked")
+    yield _case("vocab-262144", 3, 262144, "float32")
     yield _case("two-classes", 50, 2, "float32")
     # Per-row losses rounded to bf16 gave 3200.0 for 3208.38 elsewhere.
     yield _case("sum", 96, 300, options={"reduction": "sum"})

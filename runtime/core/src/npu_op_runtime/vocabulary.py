@@ -19,11 +19,13 @@ _CUDA_ELEMENTS_PER_WARP = 512
 
 
 @functools.cache
-def plan_vocabulary(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
-    """The widest tile of at least two rows (one on CUDA) and at most `MAX_ROWS`, a row in even pieces; `resident`: one piece.
+def plan_vocabulary(target: Target, n_cols: int, buffers: tuple[Buffer, ...], *, fewest: int = 2) -> RowPlan:
+    """The widest tile of at least `fewest` rows (one on CUDA) and at most `MAX_ROWS`, a row in even pieces; `resident`: one piece.
+
+    Two, where rows are reduced; one, where they are not, leaves no tile half empty at the end of an odd number of rows.
 
     Raises:
-        ValueError: `n_cols` below 1, or not even two rows of a 32-byte block fit UB.
+        ValueError: `n_cols` below 1, or not even `fewest` rows of a 32-byte block fit UB.
     """
     if n_cols < 1:
         raise ValueError(f"n_cols must be at least 1 (got {n_cols})")
@@ -35,6 +37,6 @@ def plan_vocabulary(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) ->
     for pieces in range(1, n_cols // granule + 2):
         cols = -(-n_cols // (pieces * granule)) * granule
         rows = _rows_that_fit(target, cols, buffers)
-        if rows >= 2:
+        if rows >= fewest:
             return RowPlan(min(rows, MAX_ROWS), 1, cols, resident=pieces == 1)
     raise ValueError(f"no tile of {n_cols} columns fits the UB of {target.ub_bytes} bytes")

@@ -24,7 +24,9 @@ _MAX_FOLD = 64
 
 _CUDA_RESIDENT_ELEMENTS = 16384
 _CUDA_TILE_ELEMENTS = 4096
-_CUDA_ELEMENTS_PER_WARP = 512
+# Fewer warps wait for one another in the reductions (measured on an H200, groups of 2048: 19.1 us of 21.4 forward, 35.0 of 37.4 backward).
+_CUDA_RESIDENT_ELEMENTS_PER_WARP = 1024
+_CUDA_WIDE_ELEMENTS_PER_WARP = 512
 
 
 @dataclass(frozen=True)
@@ -129,15 +131,15 @@ def _cuda(groups: int, depth: int, spatial: int) -> GroupPlan:
     slots, cols = next_power_of_2(depth), next_power_of_2(spatial)
     if slots * cols <= _CUDA_RESIDENT_ELEMENTS:
         tile = min(next_power_of_2(groups), max(1, _CUDA_TILE_ELEMENTS // 2 // (slots * cols)))
-        return GroupPlan("resident", cols, tile, slots, num_warps=_cuda_warps(tile * slots * cols))
+        return GroupPlan("resident", cols, tile, slots, num_warps=_cuda_warps(tile * slots * cols, _CUDA_RESIDENT_ELEMENTS_PER_WARP))
     cols = min(cols, _CUDA_TILE_ELEMENTS)
     # A power of two that divides the channels of a group, so that no tile spans two of them.
     rows = min(depth & -depth, _CUDA_TILE_ELEMENTS // cols)
-    return GroupPlan("wide", cols, slots=rows, num_warps=_cuda_warps(rows * cols))
+    return GroupPlan("wide", cols, slots=rows, num_warps=_cuda_warps(rows * cols, _CUDA_WIDE_ELEMENTS_PER_WARP))
 
 
-def _cuda_warps(elements: int) -> int:
-    return min(16, max(1, elements // _CUDA_ELEMENTS_PER_WARP))
+def _cuda_warps(elements: int, elements_per_warp: int) -> int:
+    return min(16, max(1, elements // elements_per_warp))
 
 
 def _smallest_factor(value: int) -> int:

@@ -88,10 +88,6 @@ def layer_norm_forward_kernel(
             exists = lane < remaining
             mask = exists[:, None] & inside
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-            if ONE_TILE:
-                # A program of one tile (CUDA): asked for after x, and on their way while x is reduced.
-                weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
-                bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
         mean = row_sum(x, FOLD) * (1.0 / n_cols)
         x = _centred(x, mean[:, None], inside, PADDED)
         if dtype == tl.float32:
@@ -100,6 +96,10 @@ def layer_norm_forward_kernel(
             x = _centred(x, rest[:, None], inside, PADDED)
             mean += rest
         rstd = 1.0 / tl.sqrt(row_sum(x * x, FOLD) * (1.0 / n_cols) + eps)
+        if ONE_TILE and FOLD == 1:
+            # A program of one tile (CUDA): in registers only once they are needed, which leaves room for one more program.
+            weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
+            bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
         y = _affine(x, rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
         if FOLD > 1:
             tl.store(y_base + piece, y)

@@ -34,7 +34,7 @@ def poly_norm_forward_kernel(
     X, WEIGHT, BIAS, Y, R1, R2, R3, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
     stat_outer, stat_middle, stat_row, eps,
     n_cols: tl.constexpr, ROWS: tl.constexpr, FOLD: tl.constexpr, COLS: tl.constexpr, ONE_BLOCK: tl.constexpr, DENSE: tl.constexpr,
-    HAS_BIAS: tl.constexpr, SAVE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, SAVE: tl.constexpr, ONE_TILE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows resident. Moves: read x, write y (+ 12 bytes of statistics per row)."""
     if DENSE:
@@ -45,7 +45,7 @@ def poly_norm_forward_kernel(
     cols = tl.arange(0, COLS)
     piece = lane[:, None] * COLS + cols[None, :]
     w0, w1, w2, bias = _weights(WEIGHT, BIAS, HAS_BIAS)
-    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK)
+    first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK, ONE_TILE)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)

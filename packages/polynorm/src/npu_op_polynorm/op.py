@@ -122,7 +122,7 @@ def _forward_kernel(
     kernel = kernels.poly_norm_forward_wide_kernel
     if plan.resident:
         kernel = kernels.poly_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ONE_TILE": target.backend == "cuda"}
     launch(
         kernel, programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False), target, x,
         x_in, weight, bias, y_out, *statistics_out, rows.outer, rows.middle, rows.inner, *strides, eps,

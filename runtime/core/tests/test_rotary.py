@@ -18,10 +18,11 @@ _NPU, _CUDA = Target("npu", 40, 192 * 1024), Target("cuda", 132, 0)
     target=st.sampled_from((_NPU, _CUDA)),
     itemsize=st.sampled_from((2, 4)),
     interleaved=st.booleans(),
+    head_major=st.booleans(),
     words=st.booleans(),
 )
-def test_pieces_cover_all_heads(heads, half, rest, target, itemsize, interleaved, words):
-    plan = plan_heads(target, heads, half, rest, itemsize, interleaved, max(heads), words)
+def test_pieces_cover_all_heads(heads, half, rest, target, itemsize, interleaved, head_major, words):
+    plan = plan_heads(target, heads, half, rest, itemsize, interleaved, head_major, max(heads), words)
     assert plan.tokens >= 1
     assert plan.q_heads * plan.pieces >= heads[0]
     assert plan.k_heads * plan.pieces >= heads[1]
@@ -30,12 +31,12 @@ def test_pieces_cover_all_heads(heads, half, rest, target, itemsize, interleaved
 
 
 def test_heads_far_apart_go_into_tiles_of_few():
-    assert plan_heads(_NPU, (32, 8), 64, 0, 2, False, 4).q_heads <= 4
+    assert plan_heads(_NPU, (32, 8), 64, 0, 2, False, False, 4).q_heads <= 4
 
 
 def test_a_head_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match="a head of 40000 columns does not fit the UB of 196608 bytes"):
-        plan_heads(_NPU, (1, 1), 20000, 0, 2, False, 1)
+        plan_heads(_NPU, (1, 1), 20000, 0, 2, False, False, 1)
 
 
 def test_only_what_a_kernel_cannot_walk_is_copied():

@@ -18,16 +18,18 @@ from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 # scratch of bishengir-compile's vinterleave, nine times its output. Read from its memory plans; the compile gate proves the sums.
 _UB_BYTES = {(2, False): 16.8, (2, True): 37.0, (4, False): 24.5, (4, True): 66.0}
 # The same for interleaved pairs of bf16 as words, which need no shuffle.
-_UB_BYTES_WORDS = 20.0
+_UB_BYTES_WORDS = 18.4
 # The same for a column that is copied.
 _UB_BYTES_COPIED = {2: 8, 4: 16}
 
 # More tokens in a tile would leave the cores that share a short sequence without a second tile to load meanwhile.
 _MAX_TOKENS = 64
 
-# CUDA: a tile has so many tokens that 128 threads load 16 bytes each of one head: a thread then has the angles of all its heads at hand.
-_CUDA_TILE_BYTES = 128 * 16
+# CUDA: few heads, and so many tokens that 128 threads load 16 bytes each of one head, so that a thread has the angles of all its heads.
 _CUDA_HEADS = 4
+_CUDA_HEAD_BYTES = 128 * 16
+# Where a head's tokens lie side by side: few tokens of all heads, 16 pairs for each thread. Measured on an H200, both.
+_CUDA_PAIRS = 128 * 16
 
 _INT32_MAX = 2**31 - 1
 
@@ -51,16 +53,19 @@ def plan_heads(
     rest: int,
     itemsize: int,
     interleaved: bool,
+    head_major: bool,
     max_heads: int,
     words: bool = False,
 ) -> HeadsPlan:
-    """The tile for `heads` of q and k with `half` pairs and `rest` copied columns each; `words`: a pair of bf16 is one int32.
+    """The tile for `heads` of q and k with `half` pairs and `rest` copied columns each.
+
+    `head_major`: the tokens of a head lie side by side, not the heads of a token; `words`: a pair of bf16 is one int32.
 
     Raises:
         ValueError: not even one head fits UB.
     """
     if target.backend == "cuda":
-        return _cuda_heads(heads, half, rest, itemsize, interleaved)
+        return _cuda_heads(heads, half, rest, itemsize, interleaved, head_major)
     granule = UB_BLOCK_BYTES // itemsize
     columns = 2 * _round_up(half, granule)
     rotated = _UB_BYTES_WORDS if words else _UB_BYTES[itemsize, interleaved]
@@ -159,12 +164,15 @@ def launch_rotation(
     # In place the columns that are not rotated are where they belong.
     rest = 0 if in_place else width - 2 * half
     max_heads = min(max(counts), max(1, _INT32_MAX // max(1, head_stride) - 1))
+    head_major = q.stride(2) > q.stride(1)
     words = interleaved and not one_tile and all(map(_in_words, given))
-    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, max_heads, words)
+    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads, words)
     k_tile, tiles_of_k = plan.k_heads, 0
     apart = k_apart and not one_tile
     if apart:
-        plan, k_plan = (plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, max_heads, words) for count in counts)
+        plan, k_plan = (
+            plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, head_major, max_heads, words) for count in counts
+        )
         k_tile = k_plan.q_heads
         tiles_of_k = -(-tokens // k_plan.tokens)
     if k_apart:
@@ -201,12 +209,15 @@ def _in_words(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.bfloat16 and even and tensor.stride(-1) == 1
 
 
-def _cuda_heads(heads: tuple[int, int], half: int, rest: int, itemsize: int, interleaved: bool) -> HeadsPlan:
+def _cuda_heads(heads: tuple[int, int], half: int, rest: int, itemsize: int, interleaved: bool, head_major: bool) -> HeadsPlan:
     half_block = next_power_of_2(half)
-    pieces = -(-max(heads) // _CUDA_HEADS)
+    pieces = -(-max(heads) // (max(1, _CUDA_PAIRS // half_block) if head_major else _CUDA_HEADS))
     q_heads, k_heads = (next_power_of_2(-(-count // pieces)) if count else 0 for count in heads)
-    tokens = max(1, _CUDA_TILE_BYTES // (itemsize * half_block * (2 if interleaved else 1)))
-    return HeadsPlan(tokens, q_heads, k_heads, pieces, half_block, next_power_of_2(rest) if rest else 0)
+    if head_major:
+        tokens = _CUDA_PAIRS // (max(q_heads, k_heads) * half_block)
+    else:
+        tokens = _CUDA_HEAD_BYTES // (itemsize * half_block * (2 if interleaved else 1))
+    return HeadsPlan(max(1, tokens), q_heads, k_heads, pieces, half_block, next_power_of_2(rest) if rest else 0)
 
 
 def _round_up(value: int, multiple: int) -> int:

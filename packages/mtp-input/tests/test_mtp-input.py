@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_mtp_input import MTPInput, fold_rotation, fused_mtp_input, mtp_input_reference
 from npu_op_mtp_input.spec import SPEC
+from npu_op_runtime import get_soc
 
 EPS = {"enorm_eps": 1e-6, "hnorm_eps": 1e-5}
 CONVENTIONS = ("h @ R", "h @ R.T")
@@ -95,6 +97,20 @@ def test_module_takes_weights_and_eps_of_the_models_norms():
         MTPInput(enorm, hnorm, _orthogonal(4), "h @ R")
     with pytest.raises(TypeError, match=r"hnorm must have a float variance_epsilon or eps \(got RMSNorm"):
         MTPInput(enorm, torch.nn.RMSNorm(8))
+
+
+@pytest.mark.skipif(all(mode.kind != "emulator" for mode in available_modes()), reason="needs the emulator")
+@pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
+@pytest.mark.parametrize("width", (7168, 6144))  # DeepSeek-V3, GLM-5
+def test_a_prefill_is_at_the_roof(soc, width):
+    """Modelled: what its least bytes need, of 4096 tokens, over the time of the kernel."""
+    from npu_op_lab.emulator import emulate, gm_bandwidth
+
+    embedding, hidden, e_weight, h_weight = (torch.empty(*shape, width, dtype=torch.bfloat16) for shape in ((4096,), (4096,), (), ()))
+    with emulate(soc, values=False) as run:
+        fused_mtp_input(embedding, hidden, e_weight, h_weight, **EPS)
+    (kernel,) = run.kernels
+    assert (4 * hidden.nbytes + 2 * e_weight.nbytes) / gm_bandwidth(get_soc(soc), "measured") > 0.85 * kernel.seconds
 
 
 _X, _W, _R = torch.ones(3, 8), torch.ones(8), torch.ones(8, 8)

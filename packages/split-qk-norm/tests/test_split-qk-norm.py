@@ -5,6 +5,7 @@ import torch
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import Mode, available_modes
+from npu_op_runtime import get_soc
 from npu_op_split_qk_norm import SplitQKNorm, fused_split_qk_norm, split_qk_norm_reference
 from npu_op_split_qk_norm.spec import SPEC
 
@@ -108,6 +109,21 @@ def test_module_refuses_what_is_no_norm_at_construction():
         SplitQKNorm(torch.nn.Identity(), _ModelNorm(8, 1e-6), 4)
     with pytest.raises(TypeError, match=r"kv_norm must have a float variance_epsilon or eps \(got RMSNorm"):
         SplitQKNorm(_ModelNorm(8, 1e-6), torch.nn.RMSNorm(8), 4)
+
+
+@pytest.mark.skipif(all(mode.kind != "emulator" for mode in available_modes()), reason="needs the emulator")
+@pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
+@pytest.mark.parametrize("q_lora_rank", (1536, 2048))  # DeepSeek-V3, GLM-5
+def test_a_prefill_is_at_the_roof(soc, q_lora_rank):
+    """Modelled: what its least bytes need, of 4096 tokens, over the time of the kernel."""
+    from npu_op_lab.emulator import emulate, gm_bandwidth
+
+    widths, tokens = (q_lora_rank, 512, 64), 4096
+    fused, q_weight, kv_weight = (torch.empty(*shape, dtype=torch.bfloat16) for shape in ((tokens, sum(widths)), widths[:1], widths[1:2]))
+    with emulate(soc, values=False) as run:
+        fused_split_qk_norm(fused, q_weight, kv_weight, **{**RANKS, "q_lora_rank": q_lora_rank}, **EPS)
+    (kernel,) = run.kernels
+    assert (2 * fused.nbytes + q_weight.nbytes + kv_weight.nbytes) / gm_bandwidth(get_soc(soc), "measured") > 0.85 * kernel.seconds
 
 
 _X, _W4, _W2 = torch.ones(3, 8), torch.ones(4), torch.ones(2)

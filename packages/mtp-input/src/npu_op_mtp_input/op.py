@@ -34,7 +34,8 @@ def fused_mtp_input(
 ) -> torch.Tensor:
     """What eh_proj of a multi-token-prediction layer takes: the normalised token embedding beside the normalised hidden state.
 
-    Each half is x / sqrt(mean(x^2) + eps) in fp32, rounded to its dtype, times its weight, as transformers' DeepseekV3RMSNorm.
+    Each half is x / sqrt(mean(x^2) + eps) times its weight in fp32, rounded once to its dtype. transformers' DeepseekV3RMSNorm, and
+    implementation="eager", round fp16 and bf16 before the weight too.
 
     Args:
         embedding: (tokens, hidden_size), of the next token; fp16, bf16 or fp32; rows may lie apart.

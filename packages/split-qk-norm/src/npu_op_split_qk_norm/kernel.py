@@ -23,28 +23,36 @@ def _rstd(squares, eps, n_cols: tl.constexpr):
 
 
 @triton.jit
-def _scale(x, rstd, weight, bias, dtype: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """In the order of transformers: rounded to dtype, then times the weight."""
-    y = (x * rstd).to(dtype).to(tl.float32) * weight
-    if HAS_BIAS:
-        y = y + bias
-    return y.to(dtype)
+def _rstds(q, kv, q_eps, kv_eps, Q: tl.constexpr, KV: tl.constexpr):
+    """`_rstd` of two tiles, step by step side by side: the NPU's vector unit drains between steps of which one needs the other."""
+    q_squares = q * q
+    kv_squares = kv * kv
+    q_sum = tl.sum(q_squares, axis=1)
+    kv_sum = tl.sum(kv_squares, axis=1)
+    q_mean = q_sum / Q
+    kv_mean = kv_sum / KV
+    q_mean += q_eps
+    kv_mean += kv_eps
+    q_root = tl.sqrt(q_mean)
+    kv_root = tl.sqrt(kv_mean)
+    q_rstd = 1.0 / q_root
+    kv_rstd = 1.0 / kv_root
+    return q_rstd[:, None], kv_rstd[:, None]
 
 
 @triton.jit
-def _norm(
-    X, OUT, x_row, lane, exists, eps, weight, bias, WEIGHT, BIAS,
-    n_cols: tl.constexpr, COLS: tl.constexpr, HAS_BIAS: tl.constexpr, PARAMETERS_RESIDENT: tl.constexpr,
+def _weighted(
+    y, weight, bias, WEIGHT, BIAS, cols,
+    n_cols: tl.constexpr, dtype: tl.constexpr, HAS_BIAS: tl.constexpr, PARAMETERS_RESIDENT: tl.constexpr,
 ):  # fmt: skip
-    cols = tl.arange(0, COLS)[None, :]
-    mask = exists & (cols < n_cols)
-    x = tl.load(X + (lane * x_row + cols), mask=mask, other=0.0).to(tl.float32)
-    rstd = _rstd(x * x, eps, n_cols)
+    """Rounded once; transformers rounds before the weight too, and each of the casts costs as much as a product."""
     if not PARAMETERS_RESIDENT:
-        # A program of one tile (CUDA) would wait for the parameters before it asks for x.
         weight = _parameter(WEIGHT, cols, n_cols, True)
         bias = _parameter(BIAS, cols, n_cols, HAS_BIAS)
-    tl.store(OUT + (lane * n_cols + cols), _scale(x, rstd, weight, bias, OUT.dtype.element_ty, HAS_BIAS), mask=mask)
+    y = y * weight
+    if HAS_BIAS:
+        y = y + bias
+    return y.to(dtype)
 
 
 @triton.jit
@@ -75,11 +83,19 @@ def split_qk_norm_kernel(
         x = row_address(X, 0, row, 1, 0, 0, x_row, True)
         q_out = row_address(Q_OUT, 0, row, 1, 0, 0, Q, True)
         kv_out = row_address(KV_OUT, 0, row, 1, 0, 0, KV, True)
-        _norm(x, q_out, x_row, lane, exists, q_eps, q_weight, q_bias, Q_WEIGHT, Q_BIAS, Q, Q_COLS, HAS_Q_BIAS, PARAMETERS_RESIDENT)
-        _norm(
-            x + Q, kv_out, x_row, lane, exists, kv_eps, kv_weight, kv_bias, KV_WEIGHT, KV_BIAS,
-            KV, KV_COLS, HAS_KV_BIAS, PARAMETERS_RESIDENT,
-        )  # fmt: skip
+        q_mask = exists & (q_cols < Q)
+        kv_mask = exists & (kv_cols < KV)
+        q = tl.load(x + (lane * x_row + q_cols), mask=q_mask, other=0.0).to(tl.float32)
+        kv = tl.load(x + Q + (lane * x_row + kv_cols), mask=kv_mask, other=0.0).to(tl.float32)
+        q_rstd, kv_rstd = _rstds(q, kv, q_eps, kv_eps, Q, KV)
+        q = q * q_rstd
+        kv = kv * kv_rstd
+        # A program of one tile (CUDA) loads the parameters here: before x it would wait for them.
+        dtype: tl.constexpr = X.dtype.element_ty
+        q = _weighted(q, q_weight, q_bias, Q_WEIGHT, Q_BIAS, q_cols, Q, dtype, HAS_Q_BIAS, PARAMETERS_RESIDENT)
+        kv = _weighted(kv, kv_weight, kv_bias, KV_WEIGHT, KV_BIAS, kv_cols, KV, dtype, HAS_KV_BIAS, PARAMETERS_RESIDENT)
+        tl.store(q_out + (lane * Q + q_cols), q, mask=q_mask)
+        tl.store(kv_out + (lane * KV + kv_cols), kv, mask=kv_mask)
         if PE > 0:
             _copy(x + (Q + KV), row_address(PE_OUT, 0, row, 1, 0, 0, PE, True), x_row, lane, exists, PE, PE_COLS)
 
@@ -99,9 +115,8 @@ def _norm_wide(
         cols = (start + tl.arange(0, COLS))[None, :]
         mask = exists & (cols < n_cols)
         x = tl.load(X + (lane * x_row + cols), mask=mask, other=0.0).to(tl.float32)
-        weight = _parameter(WEIGHT, cols, n_cols, True)
-        bias = _parameter(BIAS, cols, n_cols, HAS_BIAS)
-        tl.store(OUT + (lane * n_cols + cols), _scale(x, rstd, weight, bias, OUT.dtype.element_ty, HAS_BIAS), mask=mask)
+        y = _weighted(x * rstd, 0.0, 0.0, WEIGHT, BIAS, cols, n_cols, OUT.dtype.element_ty, HAS_BIAS, False)
+        tl.store(OUT + (lane * n_cols + cols), y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["rows"])

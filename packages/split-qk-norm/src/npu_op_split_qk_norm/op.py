@@ -35,8 +35,8 @@ def fused_split_qk_norm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Parts the rows of a latent projection into q | kv | rope and normalises the first two, each with its own weight and eps.
 
-    A part x gives x / sqrt(mean(x^2) + eps) in fp32, rounded to its dtype, times the weight (plus the bias), as transformers'
-    DeepseekV3RMSNorm; the rope columns are copied.
+    A part x gives x / sqrt(mean(x^2) + eps) times the weight (plus the bias) in fp32, rounded once to its dtype; the rope columns are
+    copied. transformers' DeepseekV3RMSNorm, and implementation="eager", round fp16 and bf16 before the weight too.
 
     Args:
         fused_qkv_a: (tokens, q_lora_rank + kv_lora_rank + qk_rope_dim), fp16, bf16 or fp32; rows may lie apart.

@@ -78,6 +78,33 @@ def test_in_place_over_the_rotary_columns_of_wider_heads():
     assert torch.equal(latent[:, :32], before[1])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (lambda x: (x[:, :2], x[:, 1:2], x.new_ones(5, 4), x.new_ones(5, 4)), "k must share no element with q"),
+        (lambda x: (x, x, x.new_ones(5, 4), x.new_ones(5, 4)), "k must share no element with q"),
+        (lambda x: (x[:, :2], x[:, 2], x[:, 1, :4], x.new_ones(5, 4)), "cos must share no element with q"),
+        (lambda x: (x[:, :2], x[:, 2], x.new_ones(5, 4), x[:, 2, 4:]), "sin must share no element with k"),
+    ),
+)
+def test_in_place_over_what_is_read_is_refused(arguments, message):
+    """Programs run in any order: one would read what another has written."""
+    x = torch.randn(5, 3, 8)
+    before = x.clone()
+    with pytest.raises(ValueError, match=message):
+        fused_rope_qk_mqa(*arguments(x), interleaved=True, inplace=True)
+    assert torch.equal(x, before)
+
+
+def test_in_place_over_columns_side_by_side():
+    """Heads of q, the one of k, and the angles in one row of memory."""
+    x = torch.randn(5, 48)
+    q, k, cos, sin = x[:, 8:24].unflatten(1, (2, 8)), x[:, 24:32], x[:, 32:36], x[:, :4]
+    wanted = rope_qk_mqa_reference(q, k, cos, sin, interleaved=True)
+    for got, expected in zip(fused_rope_qk_mqa(q, k, cos, sin, interleaved=True, inplace=True), wanted, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 def test_in_place_declares_its_writes():
     schema = torch.ops.npu_op_rope_qk_mqa.rotate_.default._schema
     assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["q", "k"]
@@ -108,6 +135,9 @@ _Q, _K, _C = torch.ones(5, 4, 8), torch.ones(5, 8), torch.ones(5, 4)
         ((_Q, _K, torch.ones(5, 8), _C), {}, ValueError, r"cos must have shape \(5, 4\) \(got \(5, 8\)\)"),
         ((_Q, _K, _C, _C[1:]), {}, ValueError, r"sin must have shape \(5, 4\) \(got \(4, 4\)\)"),
         ((_Q, _K, _C, _C.to("meta")), {}, ValueError, r"sin must be on cpu like q \(got meta\)"),
+        ((_Q[:, :0], _K, _C, _C), {}, ValueError, r"q must have a head and a column at least \(got shape \(5, 0, 8\)\)"),
+        ((_Q, _Q[:, :0], _C, _C), {}, ValueError, r"k must have a head and a column at least \(got shape \(5, 0, 8\)\)"),
+        ((_Q, _K, _C, _C), {"inplace": "yes"}, ValueError, r"inplace must be one of False, True \(got 'yes'\)"),
         ((_Q, _K, _C, _C), {"interleaved": "half"}, ValueError, r"interleaved must be one of False, True \(got 'half'\)"),
         ((_Q, _K, _C, _C), {"rotary_dim": 5}, ValueError, r"rotary_dim must be even and at most the head_dim of q, 8 \(got 5\)"),
         ((_Q, _K, _C, _C), {"rotary_dim": 10}, ValueError, r"rotary_dim must be even and at most the head_dim of q, 8 \(got 10\)"),

@@ -64,9 +64,12 @@ class RotaryCache(torch.nn.Module):
             dtype, device: of the table.
 
         Raises:
+            TypeError, ValueError: a config without rope_parameters, or with a type that transformers does not know, by name.
             NotImplementedError: a rope type whose angles depend on the length of the sequence, by name.
         """
-        parameters = config.rope_parameters
+        parameters = getattr(config, "rope_parameters", None)
+        if not isinstance(parameters, dict) or not {"rope_type", "rope_theta"} <= parameters.keys():
+            raise TypeError(f"config must have rope_parameters with rope_type and rope_theta, as in transformers 5 (got {parameters!r})")
         rope_type, scaling = parameters["rope_type"], 1.0
         if rope_type in _LENGTH_DEPENDENT:
             raise NotImplementedError(f"rope type {rope_type!r} changes its angles with the length of the sequence: no table can hold them")
@@ -78,8 +81,10 @@ class RotaryCache(torch.nn.Module):
         else:
             from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+            require_choice("rope_type", rope_type, ("default", *ROPE_INIT_FUNCTIONS))
             inv_freq, scaling = ROPE_INIT_FUNCTIONS[rope_type](config, device)
-        return cls(inv_freq, max_positions or config.max_position_embeddings, attention_scaling=scaling, dtype=dtype)
+        rows = config.max_position_embeddings if max_positions is None else max_positions
+        return cls(inv_freq, rows, attention_scaling=scaling, dtype=dtype)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return gather_cos_sin(self.cos_sin, positions)

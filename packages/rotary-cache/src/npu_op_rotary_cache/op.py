@@ -77,6 +77,8 @@ def gather_cos_sin(
 
 def _tiles(target: Target, row_bytes: int) -> tuple[int, int]:
     """Tokens of a tile and of a large one (0: no large ones); 1 for rows of no whole blocks, in a tile each would be taken apart."""
+    if 2 * row_bytes > target.ub_bytes:
+        raise ValueError(f"cache must have rows of {target.ub_bytes // 2} bytes at most on this device (got {row_bytes})")
     if row_bytes % UB_BLOCK_BYTES:
         return 1, 0
     sizes = ((_TOKENS, _UB_SHARE), (_MANY_TOKENS, _MANY_UB_SHARE))

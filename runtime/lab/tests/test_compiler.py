@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ def _rows(X, Y, n_rows, n_cols: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
         x = tl.load(X + rows[:, None] * n_cols + cols[None, :], mask=mask, other=0.0).to(tl.float32)
         y = x * tl.rsqrt(tl.sum(x * x, axis=1) / n_cols + 1e-6)[:, None]
         tl.store(Y + rows[:, None] * n_cols + cols[None, :], y.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _scaled(X, factor, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(X + at, tl.load(X + at) * factor)
 
 
 @triton.jit
@@ -344,6 +351,18 @@ def test_a_retry_that_kept_double_buffering_is_no_violation():
         _launch_rows(tile=2)
     found = report(launches[0].kernel)
     assert check(found) == check(type(found)(**{**vars(found), "retries": ("[NOTE] set enable-code-motion to false",)})) == []
+
+
+def test_a_half_scalar_argument_is_found():
+    """Triton passes Python floats as fp32; an NPU reads other run-time scalars wrong."""
+    x = torch.empty(4096)
+    with offline(B4) as launches:
+        _scaled[(1,)](x, 1.5, BLOCK=4096)
+    kernel = launches[0].kernel
+    assert report(kernel).half_scalars == () and check(report(kernel)) == []
+    found = report(replace(kernel, ir=kernel.ir.replace("f32", "f16")))
+    assert found.half_scalars == ("f16",)
+    assert any("run-time scalars of type f16" in violation for violation in check(found))
 
 
 @pytest.mark.parametrize(("kernel", "line", "trips"), [(_cumulative, "tl.cumsum", 4095), (_gathered, "+ index", 4096)])

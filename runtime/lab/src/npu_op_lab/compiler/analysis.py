@@ -99,6 +99,7 @@ class KernelReport:
         ub_bytes: UB high-water of the compiler's memory plan.
         ub_share: of the SoC's UB.
         loops: outermost first, in the order of the IR.
+        half_scalars: types of the run-time scalar arguments that are fp16 or bf16, which an NPU reads wrong (anything but fp32).
         retries: what the compiler gave up after a UB overflow, in its own words.
         seconds: wall time of the vendor's compiler, measured when the kernel was compiled.
     """
@@ -109,6 +110,7 @@ class KernelReport:
     ub_bytes: int
     ub_share: float
     loops: tuple[LoopReport, ...]
+    half_scalars: tuple[str, ...]
     retries: tuple[str, ...]
     seconds: float
 
@@ -132,7 +134,7 @@ def report(kernel: CompiledKernel) -> KernelReport:
     Raises:
         NotImplementedError: the IR holds a buffer or a size that the report cannot follow; the message names operation and line.
     """
-    ub_bytes, loops = _read(_CORES.sub(r"\1 0", kernel.ir))
+    ub_bytes, loops, half_scalars = _read(_CORES.sub(r"\1 0", kernel.ir))
     return KernelReport(
         kernel=kernel.name,
         soc=kernel.soc,
@@ -140,17 +142,20 @@ def report(kernel: CompiledKernel) -> KernelReport:
         ub_bytes=ub_bytes,
         ub_share=ub_bytes / get_soc(kernel.soc).ub_bytes,
         loops=loops,
+        half_scalars=half_scalars,
         retries=kernel.notes,
         seconds=kernel.seconds,
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _read(ir: str) -> tuple[int, tuple[LoopReport, ...]]:
-    """UB bytes and loops; parsing takes longer than compiling, and SoCs of one generation mostly share the code."""
+def _read(ir: str) -> tuple[int, tuple[LoopReport, ...], tuple[str, ...]]:
+    """UB bytes, loops and half scalars; parsing takes longer than compiling, and SoCs of one generation mostly share the code."""
     functions = device_functions(parse(ir))
     loops = (_loop_report(op) for function in functions for op in function.walk() if name_of(op) in _LOOPS)
-    return max(map(_ub_bytes, functions)), tuple(loops)
+    arguments = (argument.type for function in functions for argument in function.regions[0].blocks[0].args)
+    half = tuple(str(kind) for kind in arguments if isinstance(kind, (builtin.Float16Type, builtin.BFloat16Type)))
+    return max(map(_ub_bytes, functions)), tuple(loops), half
 
 
 def _ub_bytes(function: Operation) -> int:

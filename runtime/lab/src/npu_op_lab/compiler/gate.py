@@ -14,8 +14,8 @@ def check(report: KernelReport) -> list[str]:
     """The violations of a kernel, one sentence each; none means that it passes.
 
     Double buffering kept on every hot loop, no scalar loop and no scalar synchronisation per trip in it, no barrier of all
-    pipes per trip, UB within the SoC's. A scalar loop beside the hot loops, run once, is allowed; in a kernel without a
-    hot loop it is all there is, and is not.
+    pipes per trip, UB within the SoC's, no fp16 or bf16 scalar argument. A scalar loop beside the hot loops, run once, is
+    allowed; in a kernel without a hot loop it is all there is, and is not.
     """
     capacity = get_soc(report.soc).ub_bytes
     found = []
@@ -23,6 +23,8 @@ def check(report: KernelReport) -> list[str]:
         found.append(f"UB: {report.ub_bytes} bytes planned, {capacity} available")
     if any(_DROPPED in note for note in report.retries):
         found.append("the compiler dropped double buffering to fit the UB: make the tile smaller")
+    if report.half_scalars:
+        found.append(f"run-time scalars of type {', '.join(report.half_scalars)}: pass fp32")
     for loop in report.hot_loops:
         found += _hot(loop)
     found += [

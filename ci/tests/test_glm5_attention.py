@@ -75,8 +75,26 @@ def test_a_decode_step_takes_less_than_half(example, model, launches, soc):
         assert before.seconds > 2 * after.seconds
 
 
-def test_a_prefill_is_at_the_roof_of_a_910b4(example):
-    before, after = example.transformers_cost("glm-5", 1, 4096, "Ascend910B4"), example.fused_cost("glm-5", 1, 4096, "Ascend910B4")
+@pytest.mark.parametrize("model", ("glm-5", "deepseek-v3"))
+@pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
+def test_a_prefill_is_at_the_roof(example, model, soc):
+    before, after = example.transformers_cost(model, 1, 4096, soc), example.fused_cost(model, 1, 4096, soc)
     assert after.roof_share > 0.85
     assert before.seconds > 2 * after.seconds
     assert after.hbm_bytes < before.hbm_bytes
+
+
+@pytest.mark.parametrize("model", ("glm-5", "deepseek-v3"))
+def test_values_at_the_real_widths(example, model):
+    torch.manual_seed(0)
+    attention = example.MODELS[model]().to(torch.bfloat16)
+    for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
+        torch.nn.init.normal_(norm.weight, 1.0, 0.2)
+    found = example.differences(attention, 16, "Ascend910B4")
+    assert set(found) >= {"query", "k_nope", "k_pe"}
+    assert all(difference < 2e-2 for difference in found.values()), found
+
+
+def test_the_page_shows_what_the_example_models_now(example):
+    text = example.PAGE.read_text()
+    assert text == example.page_tables(text), "run: python docs/examples/glm5_attention.py --page"

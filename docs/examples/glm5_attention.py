@@ -1,6 +1,7 @@
 """What happens to a token between the projections of a GLM-5 or DeepSeek-V3 attention layer, as transformers does it and in four launches.
 
     python docs/examples/glm5_attention.py            # GLM-5; --model deepseek-v3 for the other
+    python docs/examples/glm5_attention.py --page     # rewrites the tables of docs/glm5-attention.md
 
 First the values: transformers' own attention module with random weights at the model's widths, up to the moment at which it attends,
 beside the same weights prepared by the fused kernels, which the emulator runs as compiled for an Ascend 910B4. Then the time, modelled: a
@@ -12,9 +13,12 @@ Needs npu-op-split-qk-norm, npu-op-rope-qk-mqa, npu-op-rotary-cache, npu-op-laye
 from __future__ import annotations
 
 import argparse
+import functools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +40,7 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "deepseek-v3": lambda: DeepseekV3Attention(DeepseekV3Config(), 0),
 }
 SOCS = ("Ascend910B4", "Ascend910B3")
+PAGE = Path(__file__).parents[1] / "glm5-attention.md"
 # Sequences and new tokens of each: decode steps, then a prefill.
 STEPS = ((1, 1), (4, 1), (16, 1), (64, 1), (1, 4096))
 
@@ -184,6 +189,7 @@ class Cost:
         return f"{self.seconds * 1e6:.1f} µs", str(self.launches), f"{self.hbm_bytes / 1e6:.1f}"
 
 
+@functools.cache
 def transformers_cost(model: str, sequences: int, tokens: int, soc: str) -> Cost:
     """transformers' module up to where it attends, by the eager model: each ATen kernel at full bandwidth."""
     with torch.device("meta"):
@@ -205,6 +211,7 @@ def transformers_cost(model: str, sequences: int, tokens: int, soc: str) -> Cost
     return Cost(timing.seconds, len(timing.kernels), timing.hbm_bytes)
 
 
+@functools.cache
 def fused_cost(model: str, sequences: int, tokens: int, soc: str) -> Cost:
     """The fused preparation, its kernels compiled for the SoC and timed by the emulator; what PyTorch runs between them counts too."""
     with torch.device("meta"):
@@ -252,26 +259,55 @@ def differences(attention: Any, tokens: int, soc: str) -> dict[str, float]:
     return {name: float((one.float() - other.float()).abs().max() / other.float().abs().max()) for name, (one, other) in pairs.items()}
 
 
-def time_table(model: str, soc: str) -> Table:
-    """Before and after, for every step."""
-    table = Table(title=f"Preparation of one {model} layer without its projections, bf16, modelled on {soc} (6 µs a launch included)")
-    for column in ("step", "transformers", "launches", "HBM MB", "fused", "launches", "HBM MB", "speedup", "own roof"):
-        table.add_column(column, justify="left" if column == "step" else "right")
+COLUMNS = ("step", "transformers", "launches", "HBM MB", "fused", "launches", "HBM MB", "speedup", "own roof")
+
+
+def time_rows(model: str, soc: str) -> Iterator[tuple[str, ...]]:
+    """Before and after, for every step: the cells of COLUMNS."""
     for sequences, tokens in STEPS:
         before, after = transformers_cost(model, sequences, tokens, soc), fused_cost(model, sequences, tokens, soc)
-        step = f"decode, {sequences} sequences" if tokens == 1 else f"prefill, {sequences * tokens} tokens"
-        cells = [cell for cost in (before, after) for cell in cost.cells]
-        table.add_row(step, *cells, f"{before.seconds / after.seconds:.1f}×", f"{after.roof_share:.0%}")
+        step = f"prefill, {tokens} tokens" if tokens > 1 else f"decode, {sequences} sequence{'s' if sequences > 1 else ''}"
+        yield step, *before.cells, *after.cells, f"{before.seconds / after.seconds:.1f}×", f"{after.roof_share:.0%}"
+
+
+def time_table(model: str, soc: str) -> Table:
+    """For a terminal."""
+    table = Table(title=f"Preparation of one {model} layer without its projections, bf16, modelled on {soc} (6 µs a launch included)")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "step" else "right")
+    for row in time_rows(model, soc):
+        table.add_row(*row)
     return table
+
+
+def page_tables(text: str) -> str:
+    """`text`, a page, with the tables between its marks as they are now."""
+    lines = []
+    for model in MODELS:
+        for soc in SOCS:
+            lines += ["", f"| {model}, {soc} | {' | '.join(COLUMNS[1:])} |", "|---" * len(COLUMNS) + "|"]
+            lines += [f"| {' | '.join(row)} |" for row in time_rows(model, soc)]
+    tables, marks = "\n".join(lines), r"(<!-- times: [^\n]*-->\n).*(\n<!-- end of times -->)"
+    replaced, found = re.subn(marks, rf"\g<1>{tables}\n\g<2>", text, flags=re.S)
+    if not found:
+        raise ValueError("the page has no marks for the tables")
+    return replaced
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="glm-5")
-    model = parser.parse_args().model
+    parser.add_argument("--page", action="store_true", help=f"rewrite the tables of {PAGE.name} instead of printing")
+    options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page_tables(PAGE.read_text()))
+        return
+    model = options.model
     console = Console(width=None if Console().is_terminal else 140)
     torch.manual_seed(0)
     attention = MODELS[model]().to(torch.bfloat16)
+    for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
+        torch.nn.init.normal_(norm.weight, 1.0, 0.2)  # ones in a new module
     console.print(f"{model}, 16 tokens, random weights, bf16: largest difference to transformers' module over the largest value")
     for name, difference in differences(attention, 16, SOCS[0]).items():
         console.print(f"  {name}: {difference:.2e}")

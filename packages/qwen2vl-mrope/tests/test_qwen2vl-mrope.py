@@ -6,6 +6,7 @@ import torch
 from npu_op_lab.battery import OperatorBattery
 from npu_op_qwen2vl_mrope import MultimodalRotary, apply_multimodal_rotary, apply_multimodal_rotary_reference
 from npu_op_qwen2vl_mrope.spec import SPEC
+from npu_op_runtime.rotary import launch_rotation
 
 
 class TestBattery(OperatorBattery):
@@ -53,6 +54,23 @@ def test_module_is_the_function():
     q, k, cos, sin = torch.randn(1, 5, 2, 16), torch.randn(1, 5, 1, 16), torch.randn(3, 1, 5, 16), torch.randn(3, 1, 5, 16)
     for got, wanted in zip(MultimodalRotary([2, 3, 3], 2)(q, k, cos, sin), apply_multimodal_rotary_reference(q, k, cos, sin, [2, 3, 3], 2)):
         torch.testing.assert_close(got, wanted)
+
+
+def test_angles_of_one_batch_serve_all_without_a_copy(monkeypatch):
+    from npu_op_lab.emulator import emulate
+
+    launched = []
+
+    def launch(*arguments, **constants):
+        launched.extend(arguments[3])
+        launch_rotation(*arguments, **constants)
+
+    monkeypatch.setattr("npu_op_qwen2vl_mrope.op.launch_rotation", launch)
+    q, cos, sin = torch.randn(2, 2, 5, 16), *(torch.randn(3, 1, 5, 16).expand(3, 2, 5, 16) for _ in range(2))
+    with emulate("Ascend910B4"):
+        rotated, _ = apply_multimodal_rotary(q, None, cos, sin, (2, 3, 3))
+    torch.testing.assert_close(rotated, apply_multimodal_rotary_reference(q, None, cos, sin, (2, 3, 3))[0])
+    assert [angle.stride(0) for angle in launched] == [0, 0]
 
 
 _Q, _C = torch.ones(2, 4, 5, 8), torch.ones(3, 2, 5, 8)

@@ -49,6 +49,14 @@ def test_only_what_a_kernel_cannot_walk_is_copied():
         assert torch.equal(after, copied)
 
 
+def test_batches_may_be_expanded():
+    angles = torch.zeros(3, 1, 4, 8).expand(3, 2, 4, 8)
+    assert contiguous_heads(angles, batch_dims=2)[0] is angles
+    assert contiguous_heads(angles)[0].is_contiguous()
+    tokens = torch.zeros(3, 2, 1, 8).expand(3, 2, 4, 8)
+    assert contiguous_heads(tokens, batch_dims=2)[0].is_contiguous()
+
+
 def test_an_expanded_tensor_is_not_overwritten():
     require_overwritable(q=torch.zeros(2, 3, 4, 8).transpose(1, 2), k=None)
     with pytest.raises(ValueError, match=r"q must have .* written in place \(got strides \(0, 32, 8, 1\)\)"):

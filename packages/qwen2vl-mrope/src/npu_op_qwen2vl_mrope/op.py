@@ -89,7 +89,7 @@ def checked_sections(mrope_section: Sequence[int]) -> list[int]:
 
 
 def _launch(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
-    cos, sin = contiguous_heads(cos, sin)
+    cos, sin = contiguous_heads(cos, sin, batch_dims=2)
     launch_rotation(
         "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (q, k, q_out, k_out), (cos[0], sin[0]), q.shape[-1] // 2,
         cos.stride(0), sin.stride(0), heads_dim=unsqueeze_dim, interleaved=False, inverse=inverse,

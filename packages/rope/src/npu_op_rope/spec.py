@@ -45,6 +45,8 @@ def _cases() -> Iterator[Case]:
     yield _case("many-tokens", 3000, (1, 1), 64)
     yield _case("sequence-first", 29, (4, 2), 64, options={"unsqueeze_dim": 2}, layout="sequence-first")
     yield _case("sliced", 29, (4, 2), 64, dims={"B": 2}, layout="sliced")
+    yield _case("mixed", 29, (4, 2), 64, dims={"B": 2}, layout="mixed")
+    yield _case("angles-strided", 19, (4, 2), 64, dims={"B": 2, "R": 32, "shared": 0}, layout="angles-strided")
     yield _case(
         "inplace", 29, (4, 2), 80, dims={"R": 32}, options={"inplace": True}, layout="transposed", tags=frozenset({"values", "inplace"})
     )
@@ -54,14 +56,14 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
     dims, dtype = case.dims, case.torch_dtype
     batch, tokens, width = dims["B"], dims["T"], dims["D"]
 
-    def heads(count: int) -> torch.Tensor | None:
+    def heads(count: int, layout: str) -> torch.Tensor | None:
         if count == 0:
             return None
-        if case.layout == "transposed":
+        if layout == "transposed":
             return factory.randn(batch, tokens, count, width, dtype=dtype).transpose(1, 2)
-        if case.layout == "sequence-first":
+        if layout == "sequence-first":
             return factory.randn(batch, tokens, count, width, dtype=dtype)
-        if case.layout == "sliced":
+        if layout == "sliced":
             # What a projection to q, k and v in one leaves: rows of a wider tensor.
             return factory.randn(batch, tokens, count + 2, width, dtype=dtype)[:, :, 1:-1].transpose(1, 2)
         return factory.randn(batch, count, tokens, width, dtype=dtype)
@@ -71,10 +73,14 @@ def _make_inputs(case: Case, factory: InputFactory) -> dict[str, Any]:
         angle_dtype = torch.float32 if dims["angles"] else dtype
         if dims["pairs"]:
             return factory.randn(*rows, dims["R"] // 2, dtype=angle_dtype).repeat(*(1 for _ in rows), 2)
+        if case.layout == "angles-strided":
+            # The first columns of a wider table.
+            return factory.randn(*rows, width, dtype=angle_dtype)[..., : dims["R"]]
         # Not on the unit circle and not the same in both halves: every element of cos and sin counts.
         return factory.randn(*rows, dims["R"], dtype=angle_dtype)
 
-    return {"q": heads(dims["Q"]), "k": heads(dims["K"]), "cos": angles(), "sin": angles()}
+    q_layout, k_layout = ("transposed", "heads-first") if case.layout == "mixed" else (case.layout, case.layout)
+    return {"q": heads(dims["Q"], q_layout), "k": heads(dims["K"], k_layout), "cos": angles(), "sin": angles()}
 
 
 def _reference(*, inplace: bool = False, **call: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

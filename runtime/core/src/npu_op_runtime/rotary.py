@@ -114,9 +114,11 @@ def require_overwritable(**tensors: torch.Tensor | None) -> None:
             )
 
 
-def contiguous_heads(*tensors: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """The tensors, copied where a kernel cannot walk them: the last dimension is not contiguous, or one but the first is expanded."""
-    return tuple(tensor if tensor is None or _readable(tensor, range(1, tensor.dim() - 1)) else tensor.contiguous() for tensor in tensors)
+def contiguous_heads(*tensors: torch.Tensor | None, batch_dims: int = 1) -> tuple[torch.Tensor | None, ...]:
+    """The tensors, copied where a kernel cannot walk them: the last dimension is not contiguous, or one behind `batch_dims` is expanded."""
+    return tuple(
+        tensor if tensor is None or _readable(tensor, range(batch_dims, tensor.dim() - 1)) else tensor.contiguous() for tensor in tensors
+    )
 
 
 def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:

@@ -6,6 +6,7 @@ other binary runs. The scripts of steps are not looked into, for ShellCheck has 
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +22,8 @@ def install() -> int:
     lock, installed = _FOLDER / "package-lock.json", _FOLDER / "node_modules" / ".package-lock.json"
     if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
         return 0
-    return npm(["ci", "--prefix", str(_FOLDER), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+    command = ["ci", "--prefix", str(_FOLDER), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    return npm(command, stdout=subprocess.DEVNULL)
 
 
 def main(files: Sequence[str]) -> int:

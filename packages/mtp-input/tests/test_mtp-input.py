@@ -95,6 +95,12 @@ def test_module_takes_weights_and_eps_of_the_models_norms():
         module(embedding, hidden)
     with pytest.raises(ValueError, match=r"rotation must have shape \(8, 8\) \(got \(4, 4\)\)"):
         MTPInput(enorm, hnorm, _orthogonal(4), "h @ R")
+    biased = torch.nn.RMSNorm(8, eps=1e-6)
+    biased.bias = torch.nn.Parameter(torch.ones(8))
+    with pytest.raises(TypeError, match=r"hnorm must have no bias \(got RMSNorm"):
+        MTPInput(enorm, biased)
+    with pytest.raises(TypeError, match=r"enorm must be an RMSNorm, which subtracts no mean \(got LayerNorm"):
+        MTPInput(torch.nn.LayerNorm(8), hnorm)
     with pytest.raises(TypeError, match=r"hnorm must have a float variance_epsilon or eps \(got RMSNorm"):
         MTPInput(enorm, torch.nn.RMSNorm(8))
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_rope_qk_mqa import RopeQKMQA, fused_rope_qk_mqa, rope_qk_mqa_reference
 from npu_op_rope_qk_mqa.spec import SPEC
+from npu_op_runtime import get_soc
 
 
 class TestBattery(OperatorBattery):
@@ -118,6 +120,27 @@ def test_module_is_the_function():
     got = RopeQKMQA(interleaved=True, rotary_dim=8)(q, k, *angles)
     for ours, theirs in zip(got, fused_rope_qk_mqa(q, k, *angles, interleaved=True, rotary_dim=8), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.skipif(all(mode.kind != "emulator" for mode in available_modes()), reason="needs the emulator")
+@pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
+@pytest.mark.parametrize(
+    ("heads", "nope", "width", "interleaved"),
+    ((128, 128, 64, True), (64, 192, 64, True), (32, 0, 128, True), (64, 0, 128, False)),
+    ids=("deepseek-v3", "glm-5", "glm-5-indexer", "deepseek-v3.2-indexer"),
+)
+def test_a_prefill_is_at_the_roof(soc, heads, nope, width, interleaved):
+    """Modelled: what its least bytes need, 64 columns of 4096 tokens in place, over the time of the kernel."""
+    from npu_op_lab.emulator import emulate, gm_bandwidth
+
+    tokens, columns = 4096, 64
+    q, k = torch.empty(tokens, heads, nope + width, dtype=torch.bfloat16)[..., nope:], torch.empty(tokens, width, dtype=torch.bfloat16)
+    cos, sin = torch.empty(tokens, columns, dtype=torch.bfloat16).chunk(2, dim=-1)
+    with emulate(soc, values=False) as run:
+        fused_rope_qk_mqa(q, k, cos, sin, interleaved=interleaved, rotary_dim=columns, inplace=True)
+    (kernel,) = run.kernels
+    least = (2 * (heads + 1) + 1) * tokens * columns * q.element_size()
+    assert least / gm_bandwidth(get_soc(soc), "measured") > 0.85 * kernel.seconds
 
 
 _Q, _K, _C = torch.ones(5, 4, 8), torch.ones(5, 8), torch.ones(5, 4)

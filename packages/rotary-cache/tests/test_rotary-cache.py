@@ -53,6 +53,36 @@ def test_angles_that_depend_on_the_length_are_refused(rope_type):
         RotaryCache.from_config(Config())
 
 
+class _Config:
+    head_dim, max_position_embeddings, rope_parameters = 8, 16, {"rope_type": "default", "rope_theta": 10000.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "rows", "error", "message"),
+    (
+        (None, None, TypeError, r"config must have rope_parameters with rope_type and rope_theta, .* \(got None\)"),
+        (type("Old", (), {"rope_theta": 10000.0}), None, TypeError, r"config must have rope_parameters .* \(got None\)"),
+        (
+            type("New", (_Config,), {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1.0}}),
+            None,
+            ValueError,
+            "rope_type must be one of",
+        ),
+        (_Config, 0, ValueError, r"max_positions must be at least 1 \(got 0\)"),
+    ),
+)
+def test_a_config_without_a_table_is_named(config, rows, error, message):
+    with pytest.raises(error, match=message):
+        RotaryCache.from_config(config, rows)
+
+
+def test_rows_beyond_ub_are_refused_by_name():
+    for mode in available_modes():
+        if mode.kind == "emulator":
+            with mode.enter(), pytest.raises(ValueError, match=r"cache must have rows of 98304 bytes at most .* \(got 240000\)"):
+                gather_cos_sin(torch.empty(4, 60_000), torch.tensor([1]))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_captured_step_turns_by_the_positions_of_its_replay(device):
     """Captured with dummy positions, warmed up as engines do, then replayed: the angles are those of the positions of each replay."""

@@ -16,11 +16,12 @@ class ModelNorm(torch.nn.Module):
 
 
 def test_weight_bias_and_eps_under_their_names():
-    model, layer = ModelNorm(), torch.nn.LayerNorm(8, eps=1e-2)
+    model, with_bias = ModelNorm(), torch.nn.RMSNorm(8, eps=1e-2)
+    with_bias.bias = torch.nn.Parameter(torch.randn(8))
     assert norm_parameters("q_norm", model) == (model.weight, None, 1e-6)
-    weight, bias, eps = norm_parameters("q_norm", layer)
-    assert weight is layer.weight
-    assert bias is layer.bias
+    weight, bias, eps = norm_parameters("q_norm", with_bias)
+    assert weight is with_bias.weight
+    assert bias is with_bias.bias
     assert eps == 1e-2
 
 
@@ -29,6 +30,7 @@ def test_weight_bias_and_eps_under_their_names():
     (
         (torch.nn.Identity(), r"q_norm must have a weight of one dimension \(got Identity\(\)\)"),
         (torch.nn.Linear(2, 2), r"q_norm must have a weight of one dimension \(got Linear"),
+        (torch.nn.LayerNorm(8), r"q_norm must be an RMSNorm, which subtracts no mean \(got LayerNorm"),
         (torch.nn.RMSNorm(8), r"q_norm must have a float variance_epsilon or eps \(got RMSNorm"),
     ),
 )

@@ -18,7 +18,7 @@ class MTPInput(torch.nn.Module):
         rotation, convention: as in `fused_mtp_input`; kept as a buffer that is no part of the state.
 
     Raises:
-        TypeError, ValueError: a norm without a weight or an eps, or a rotation that does not fit it, by name.
+        TypeError, ValueError: a norm without a weight or an eps, or with a bias, or a rotation that does not fit it, by name.
     """
 
     rotation: torch.Tensor | None
@@ -27,7 +27,9 @@ class MTPInput(torch.nn.Module):
         self, enorm: torch.nn.Module, hnorm: torch.nn.Module, rotation: torch.Tensor | None = None, convention: str | None = None
     ) -> None:
         super().__init__()
-        norm_parameters("enorm", enorm)
+        for argument, norm in (("enorm", enorm), ("hnorm", hnorm)):
+            if norm_parameters(argument, norm).bias is not None:
+                raise TypeError(f"{argument} must have no bias (got {norm})")
         weight = norm_parameters("hnorm", hnorm).weight
         self.enorm = enorm
         self.hnorm = hnorm

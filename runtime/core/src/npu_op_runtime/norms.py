@@ -16,11 +16,13 @@ class NormParameters(NamedTuple):
 
 
 def norm_parameters(argument: str, norm: torch.nn.Module) -> NormParameters:
-    """Reads `weight`, `bias` if there is one, and `variance_epsilon` (transformers, SGLang, vLLM) or `eps` (PyTorch) of a norm.
+    """Reads `weight`, `bias` if there is one, and `variance_epsilon` (transformers, SGLang, vLLM) or `eps` (PyTorch) of an RMSNorm.
 
     Raises:
-        TypeError: no weight of one dimension, or no float eps; names the argument.
+        TypeError: a LayerNorm, no weight of one dimension, or no float eps; names the argument.
     """
+    if isinstance(norm, torch.nn.LayerNorm):
+        raise TypeError(f"{argument} must be an RMSNorm, which subtracts no mean (got {norm})")
     held: Any = norm
     weight = getattr(held, "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.dim() != 1:

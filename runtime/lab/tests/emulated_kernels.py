@@ -195,3 +195,9 @@ def gather_rows(X, ROWS_OF, Y, n_rows, n_cols: tl.constexpr, ROWS: tl.constexpr)
     for row in range(first, first + per_program, ROWS):
         picked = tl.load(ROWS_OF + row + lane)
         tl.store(Y + row * n_cols + (lane[:, None] * n_cols + cols), tl.load(X + (picked[:, None] * n_cols + cols)))
+
+
+@triton.jit
+def count_from_memory(COUNT, Y, BLOCK: tl.constexpr):
+    for tile in range(tl.load(COUNT)):
+        tl.store(Y + tile * BLOCK + tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.float32))

@@ -73,6 +73,33 @@ def test_fills_write_and_copies_read_their_source_only() -> None:
     assert model_eager(lambda: a.copy_(b)).kernels[0].bytes == 400
 
 
+@pytest.mark.parametrize(
+    ("call", "sizes"),
+    (
+        # Rows of 128 bytes and positions of 8 bytes: read and written as often as there are positions.
+        (lambda table, at: table.index_select(0, at), (100 * (128 + 8 + 128),)),
+        (lambda table, at: table[at], (100 * (128 + 8 + 128),)),
+        (lambda table, at: F.embedding(at, table), (100 * (128 + 8 + 128),)),
+        (lambda table, at: table[:200].index_select(0, at[:10].repeat(100)), (10 * 8 + 1000 * 8, 200 * 128 + 1000 * (8 + 128))),
+        (lambda table, at: table[:100].gather(1, at[:, None]), (100 * (2 + 8 + 2),)),
+        (lambda table, at: table.index_add_(0, at, table[:100]), (100 * (128 + 8 + 128 + 128),)),
+        (lambda table, at: F.nll_loss(table[:100], at, reduction="none"), (100 * (2 + 8 + 2) + 2,)),
+    ),
+    ids=("index_select", "index", "embedding", "repeated", "gather", "index_add_", "nll_loss"),
+)
+def test_of_a_table_only_what_is_picked_is_touched(call: Callable[..., torch.Tensor], sizes: tuple[int, ...]) -> None:
+    positions = torch.empty(100, dtype=torch.int64, device="meta")
+    assert tuple(kernel.bytes for kernel in model_eager(call, _bf16(5000, 64), positions).kernels) == sizes
+
+
+def test_the_gradient_of_a_picked_loss_does_not_read_the_logits() -> None:
+    logits = _bf16(100, 64).requires_grad_()
+    loss = F.nll_loss(logits, torch.empty(100, dtype=torch.int64, device="meta"), reduction="none")
+    (kernel,) = model_eager(lambda: torch.autograd.grad(loss, logits, _bf16(100))).kernels
+    # The incoming gradient, the target and the sum of weights in; the gradient out.
+    assert (kernel.name, kernel.bytes) == ("nll_loss_backward", 100 * (2 + 8) + 2 + 100 * 128)
+
+
 def test_a_backward_pass_is_counted() -> None:
     x = torch.randn(32, 64, requires_grad=True)
     names = [kernel.name for kernel in model_eager(lambda: torch.tanh(x).sum().backward()).kernels]

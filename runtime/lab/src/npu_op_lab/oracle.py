@@ -117,7 +117,7 @@ def as_fp64(tensor: torch.Tensor, device: torch.device | str = "cpu") -> torch.T
 
 def errors_of(difference: torch.Tensor, where: torch.Tensor) -> Errors:
     """The norms of `difference` over the elements that `where` selects; zero if there are none."""
-    kept = difference[where]
+    kept = difference if bool(where.all()) else difference[where]
     if kept.numel() == 0:
         return Errors(0.0, 0.0)
     return Errors(float(kept.abs().max()), float(kept.square().mean().sqrt()))

@@ -94,7 +94,7 @@ class Modelled:
         with self._emulate(values=False, ceiling=self._ceiling) as run:
             result = call()
         kernels = tuple(describe(done.launch.kernel, timing) for done, timing in zip(run.launches, run.kernels, strict=True))
-        return result, _Phase(run.seconds, len(kernels) + len(run.time().aten.kernels), tuple(run.kernels), kernels)
+        return result, _Phase(run.seconds, len(kernels) + len(run.modelled.aten.kernels), tuple(run.kernels), kernels)
 
     def _eager(self, call: Callable[[], Any]) -> tuple[Any, _Phase]:
         from ..emulator import model_eager

@@ -1,10 +1,10 @@
 """What PyTorch's own kernels would take: every ATen kernel moves its bytes at full bandwidth and pays a launch.
 
 The model is generous to eager: no kernel is ever slower than the memory, whatever it computes; a kernel's intermediate results cost
-nothing; views and allocations are free; a launch costs the same stated time as one of ours; and L2 keeps what the kernels before
-have touched, least recently used first out, so that a chain of kernels on tensors that fit moves only its inputs and outputs from and
-to HBM (ours pay HBM for everything that a kernel touches first). It holds on any device, meta and fake tensors included, so that big
-shapes cost nothing.
+nothing; views and allocations are free; of a table, what picks rows or elements by an index touches no more than it picks; a launch
+costs the same stated time as one of ours; and L2 keeps what the kernels before have touched, least recently used first out, so that a
+chain of kernels on tensors that fit moves only its inputs and outputs from and to HBM (ours pay HBM for everything that a kernel
+touches first). It holds on any device, meta and fake tensors included, so that big shapes cost nothing.
 
 A matrix product runs on the cube cores at the rate that public measurements reach with large ones, or at that of its memory traffic if
 that is slower; small and transposed operands cost it nothing more. Convolutions and attention are not covered.
@@ -28,19 +28,23 @@ from ..watch import ThroughOps
 from . import costs
 
 # Allocations and metadata: no kernel runs.
-_FREE = frozenset(
+FREE = frozenset(
     (
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_", "lift_fresh", "_unsafe_view"),
         *("is_same_size", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_has_compatible_shallow_copy_type"),
     )
 )
 # Write their result and read nothing.
-_WRITE_ONLY = frozenset(
+WRITE_ONLY = frozenset(
     (
         *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones", "full", "full_like", "new_full", "fill_"),
         *("arange", "rand_like", "randn_like", "uniform_", "normal_"),
     )
 )
+# Read of their first tensor what they pick, whatever its size: at most an element for each of the result's.
+_PICKING = frozenset(("index_select", "embedding", "gather", "index", "take"))
+# Change of their first tensor, in place, an element for each of the last one's.
+_ADDING = frozenset(("index_add_", "scatter_add_"))
 PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addmm_", "baddbmm_"))
 _OTHER_CUBE = frozenset(
     (
@@ -131,23 +135,24 @@ class AtenRecorder(ThroughOps):
         return super().aten(func, args, kwargs)
 
     def _touches(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Iterator[Touch]:
-        """What a kernel must move: each input read once, each output written once."""
+        """What a kernel must move: each input read once, each output written once, of a table what is picked."""
         name = name_of(func)
-        if name in _FREE or func.is_view:
+        if name in FREE or func.is_view:
             return
         read = {argument: value for argument, value in kwargs.items() if argument != "out"}
         inputs = [leaf for leaf in tree_leaves((args, read)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if name == "_to_copy" and outputs[0] is inputs[0]:
             return
-        if name in _WRITE_ONLY:
+        if name in WRITE_ONLY:
             inputs = []
         elif name == "copy_":
             inputs = inputs[1:]
+        part = _part(name, args, inputs, outputs)
         for tensor in {id(tensor): tensor for tensor in inputs}.values():
-            yield Touch(self.identify(tensor), _size(tensor), writes=False)
+            yield Touch(self.identify(tensor), part.get(id(tensor), _size(tensor)), writes=False)
         for tensor in outputs:
-            yield Touch(self.identify(tensor), _size(tensor), writes=True)
+            yield Touch(self.identify(tensor), part.get(id(tensor), _size(tensor)), writes=True)
 
     def identify(self, tensor: torch.Tensor) -> int:
         """The memory of a tensor, as `Touch` names it."""
@@ -255,6 +260,21 @@ def _product(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[in
     formula = flop_registry[getattr(torch.ops.aten, name.rstrip("_"))]
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     return formula(*tensors, out_val=result), tensors[-1].dtype
+
+
+def _part(name: str, args: tuple[Any, ...], inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> dict[int, int]:
+    """Bytes of the tensors (by `id`) of which a kernel touches a part: data say which, sizes say how much at most."""
+    if name in _PICKING:
+        whole, picked = inputs[0], outputs[0].numel()
+    elif name in _ADDING:
+        whole, picked = inputs[0], inputs[-1].numel()
+    elif name == "nll_loss_forward":
+        whole, picked = args[0], args[1].numel()
+    elif name == "nll_loss_backward":  # asks its second argument for the shape
+        whole, picked = args[1], 0
+    else:
+        return {}
+    return {id(whole): min(_size(whole), picked * whole.element_size())}
 
 
 def _size(tensor: torch.Tensor) -> int:

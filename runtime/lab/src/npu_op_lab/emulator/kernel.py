@@ -71,6 +71,7 @@ class EmulatedLaunch:
         values: compute results into the launch's tensors.
         checks: look for faults (with values only).
         cached: storages (`_cdata`) that L2 holds before it.
+        blank: storages that hold what nobody computed (without values only).
 
     Attributes:
         read, written: storages that it moved data from and to.
@@ -80,11 +81,21 @@ class EmulatedLaunch:
         OutOfBounds: an access outside a tensor's storage.
     """
 
-    def __init__(self, launch: Launch, soc: Soc, *, values: bool, checks: bool, cached: Collection[int] = ()) -> None:
+    def __init__(
+        self, launch: Launch, soc: Soc, *, values: bool, checks: bool, cached: Collection[int] = (), blank: Collection[int] = ()
+    ) -> None:
         self.launch, self.soc = launch, soc
         self._kernel: Translated = translate(launch.kernel.ir)
         machine = Machine(
-            self._kernel, launch.args, launch.grid, soc.vector_cores, soc.l2_bytes, values=values, checks=checks, cached=cached
+            self._kernel,
+            launch.args,
+            launch.grid,
+            soc.vector_cores,
+            soc.l2_bytes,
+            values=values,
+            checks=checks,
+            cached=cached,
+            blank=blank,
         )
         programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
         recorded = _sample(programs)

@@ -43,6 +43,7 @@ class Machine:
         values: compute; otherwise only addresses, sizes and control flow are followed.
         checks: look for faults (only together with values).
         cached: storages (`_cdata`) that L2 holds before the launch.
+        blank: storages that hold what nobody computed: a number that is read from one is unknown.
 
     Attributes:
         read, written: storages that transfers moved data from and to.
@@ -59,6 +60,7 @@ class Machine:
         values: bool,
         checks: bool,
         cached: Collection[int] = (),
+        blank: Collection[int] = (),
     ) -> None:
         self.kernel = kernel
         self.findings: dict[tuple[str, str], Finding] = {}
@@ -70,7 +72,7 @@ class Machine:
         self._trace: Trace | None = None
         self._moved = 0.0
         self._seen: dict[tuple[int, int, int], tuple[float, bool]] = {}
-        self._cached = cached
+        self._cached, self._blank = cached, blank
         self.read: set[int] = set()
         self.written: set[int] = set()
         self._args = [0, _no_view(), _no_view(), *self._arguments(arguments), *grid]
@@ -105,6 +107,8 @@ class Machine:
                 if not isinstance(type_, MemRefType):
                     raise ValueError(f"{self.kernel.name}: argument {position} must be a number (got a tensor)")
                 memory, start = tensor_memory(argument, f"argument {position}")
+                if memory.storage in self._blank:
+                    memory.data = None
                 # Two arguments in one storage must be one memory: races between them are races.
                 memory = memories.setdefault(argument.untyped_storage()._cdata, memory)
                 yield View(memory, start, 0, (1,), (1,), type_.dtype)

@@ -20,7 +20,8 @@ class Memory:
     Attributes:
         name: for messages ("UB", "argument 3").
         size: bytes; an access past it is out of bounds.
-        data: the bytes, or None where a tensor has none (meta and fake tensors): then only time can be modelled.
+        data: the bytes, or None where there are none (meta and fake tensors, results that were not computed): then only time
+            can be modelled.
         storage: `_cdata` of the tensors' storage, 0 of no tensor.
     """
 

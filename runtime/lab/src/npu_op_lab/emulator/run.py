@@ -6,19 +6,17 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from npu_op_runtime.soc import Soc, get_soc
 
 from ..compiler import Launch, offline
 from . import costs
-from .eager import L2, PRODUCTS, AtenRecorder, EagerTiming, Passed, Touch, eager_timing, name_of
+from .eager import L2, EagerTiming, Passed, Touch, eager_timing
 from .findings import Finding
 from .kernel import EmulatedLaunch, KernelTiming
+from .recorder import SMALL, CpuRecorder, is_blank, make_blank
 
 
 class FaultyKernel(RuntimeError):
@@ -44,36 +42,6 @@ class RunTime:
     seconds: float
 
 
-class _CpuRecorder(AtenRecorder):
-    """Refuses registered ops elsewhere than on the CPU: on a meta tensor they launch no kernel, and would seem to cost nothing.
-
-    Without values matrix products are not computed: a CPU would take minutes for what a cube core does in milliseconds.
-    """
-
-    def __init__(self, values: bool) -> None:
-        super().__init__()
-        self._values = values
-
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._values or name_of(func) not in PRODUCTS:
-            return super().call(func, args, kwargs)
-        written = args[0] if name_of(func).endswith("_") else kwargs.get("out")
-        if written is not None:
-            return written
-        with _disable_current_modes():
-            like = func(*tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), args), **kwargs)
-        return torch.empty_like(like, device="cpu")
-
-    def registered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
-                raise ValueError(
-                    f"{func.name()} must be called on CPU tensors in the emulator (got one on device {tensor.device}); "
-                    "with values=False torch.empty is enough"
-                )
-        return super().registered(func, args, kwargs)
-
-
 class Emulation:
     """What ran within `emulate`.
 
@@ -86,7 +54,7 @@ class Emulation:
         self.soc = soc
         self.launches: list[EmulatedLaunch] = []
         self._ceiling: costs.Ceiling = ceiling
-        self._recorder = _CpuRecorder(values)
+        self._recorder = CpuRecorder(values)
         self._l2 = L2(soc.l2_bytes)
         self._followed = 0
 
@@ -95,7 +63,10 @@ class Emulation:
         storages = {arg.untyped_storage()._cdata: arg for arg in launch.args if isinstance(arg, torch.Tensor)}
         memory = {storage: (self._recorder.identify(arg), arg.untyped_storage().nbytes()) for storage, arg in storages.items()}
         cached = {storage for storage, (name, size) in memory.items() if self._l2_now().holds(name, size)}
-        done = EmulatedLaunch(launch, self.soc, values=values, checks=checks, cached=cached)
+        blank = {storage for storage, arg in storages.items() if is_blank(arg)}
+        done = EmulatedLaunch(launch, self.soc, values=values, checks=checks, cached=cached, blank=blank)
+        if not values:
+            make_blank(arg for storage, arg in storages.items() if storage in done.written and memory[storage][1] > SMALL)
         self.launches.append(done)
         # In the order of the arguments: addresses differ from run to run.
         reads = [Touch(*named, writes=False) for storage, named in memory.items() if storage in done.read]
@@ -118,14 +89,19 @@ class Emulation:
         return RunTime(kernels, aten, sum(kernel.seconds for kernel in kernels) + launches + aten.seconds)
 
     @functools.cached_property
+    def modelled(self) -> RunTime:
+        """`time()`, once; ask after the context has ended."""
+        return self.time()
+
+    @property
     def kernels(self) -> list[KernelTiming]:
         """Modelled time of each launch under the context's ceiling; ask after the context has ended."""
-        return self.time().kernels
+        return self.modelled.kernels
 
-    @functools.cached_property
+    @property
     def seconds(self) -> float:
         """Modelled time of everything under the context's ceiling; ask after the context has ended."""
-        return self.time().seconds
+        return self.modelled.seconds
 
     @property
     def findings(self) -> list[Finding]:
@@ -144,7 +120,8 @@ def emulate(
     Args:
         soc: a name of the SoC table.
         values: compute results; False follows only addresses, sizes and control flow, so that large shapes take no time, and
-            leaves in the outputs what was in their memory, those of PyTorch's matrix products too.
+            leaves in the outputs of kernels what was in their memory, zeros if it is small and was allocated within, and in those of
+            PyTorch's calls on large tensors too.
         checks: with values: look for UB bytes read before they are written, races and deadlocks of the pipes, races of programs in GM.
         faults: "raise" raises at the end what the checks found, "collect" leaves it in `findings`.
         ceiling: the bandwidth that `kernels` and `seconds` are modelled with, "measured" or "cann" (see `costs.gm_bandwidth`).
@@ -155,7 +132,7 @@ def emulate(
         OutOfBounds: from the call, an access outside a tensor's storage.
         UndefinedBehavior: from the call, a number or a size without a meaning (a division by zero).
         NotImplementedError: from the call, an operation that the emulator does not cover, a loop that unknown data end,
-            or a kernel for the cube core.
+            a kernel for the cube core, or, without values, a call of PyTorch's whose result hangs on data that were not computed.
     """
     if faults not in ("raise", "collect"):
         raise ValueError(f"faults must be 'raise' or 'collect' (got {faults!r})")

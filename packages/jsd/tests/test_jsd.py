@@ -8,9 +8,11 @@ import torch
 from npu_op_jsd import JSDLoss, jsd, jsd_reference
 from npu_op_jsd.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.bench.memory import PeakMemory
 from npu_op_lab.execution import available_modes
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
+KERNELS = [mode for mode in EXECUTED if mode.kernels and mode.kind != "emulator"]
 BETAS = (0.0, 0.1, 0.5, 1.0)
 _BOTH = (
     *("vocab-1000-float16", "vocab-1000-bfloat16", "vocab-1000-float32", "odd-vocab-labels-bfloat16", "sliced"),
@@ -114,6 +116,32 @@ def test_backward_multiplies_by_any_incoming_gradient_and_again_through_a_retain
         last = [torch.autograd.grad(jsd(x, log_p.to(mode.device)) * factor, x)[0].cpu() for factor in (1.0, -2.0)]
     for gradient, factor in zip((*retained, *last), (1.0, 3.0, 0.0, 1.0, 1.0, -2.0)):
         torch.testing.assert_close(gradient, slope * factor)
+
+
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("gradient", (False, True))
+def test_memory_is_the_gradient_and_a_number_per_program(mode, gradient):
+    log_q, log_p = _log_distributions(64, 2000)
+    x = log_q.to(mode.device).requires_grad_(gradient)
+    y = log_p.to(mode.device)
+    with PeakMemory([x, y]) as memory, mode.enter():
+        loss = jsd(x, y)
+        if gradient:
+            loss.backward()
+    assert memory.peak <= (3 if gradient else 2) * x.nbytes + 16 * 1024
+
+
+@pytest.mark.parametrize("mode", [mode for mode in EXECUTED if mode.kernels], ids=lambda mode: mode.name)
+def test_nan_is_nan_in_the_loss_and_in_both_gradients_of_its_element(mode):
+    logs = _log_distributions(2, 70)
+    logs[0][0, 3], logs[1][1, 5] = float("nan"), float("nan")
+    wrong = logs[0].isnan() | logs[1].isnan()
+    leaves = [log.to(mode.device).requires_grad_() for log in logs]
+    with mode.enter():
+        loss = jsd(*leaves)
+        gradients = torch.autograd.grad(loss, leaves)
+    assert loss.isnan()
+    assert all(torch.equal(gradient.isnan().cpu(), wrong) for gradient in gradients)
 
 
 def test_module_is_the_function():

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.bench.memory import PeakMemory
 from npu_op_lab.execution import available_modes
 from npu_op_tvd import TVDLoss, tvd, tvd_reference
 from npu_op_tvd.spec import SPEC
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
+KERNELS = [mode for mode in EXECUTED if mode.kernels and mode.kind != "emulator"]
 _BOTH = ("vocab-1000-float16", "vocab-1000-bfloat16", "vocab-1000-float32", "odd-vocab-labels-bfloat16", "none-labels", "mean", "sliced")
 
 
@@ -97,6 +99,19 @@ def test_backward_multiplies_by_any_incoming_gradient_and_again_through_a_retain
         last = [torch.autograd.grad(tvd(x, q.to(mode.device)) * factor, x)[0].cpu() for factor in (1.0, -2.0)]
     for gradient, factor in zip((*retained, *last), (1.0, 3.0, 0.0, 1.0, 1.0, -2.0)):
         torch.testing.assert_close(gradient, slope * factor)
+
+
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("gradient", (False, True))
+def test_memory_is_the_gradient_and_a_number_per_program(mode, gradient):
+    p, q = _distributions(64, 2000)
+    x = p.to(mode.device).requires_grad_(gradient)
+    y = q.to(mode.device)
+    with PeakMemory([x, y]) as memory, mode.enter():
+        loss = tvd(x, y)
+        if gradient:
+            loss.backward()
+    assert memory.peak <= (3 if gradient else 2) * x.nbytes + 16 * 1024
 
 
 def test_module_is_the_function():

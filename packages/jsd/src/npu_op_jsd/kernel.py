@@ -14,7 +14,37 @@ FARTHEST = tl.constexpr(80.0)
 
 
 @triton.jit
-def _mixed_terms(log_q, log_p, beta, rest):
+def _exp(x, CUDA: tl.constexpr):
+    """exp(x). CUDA: one instruction after a multiplication, where tl.exp spends three more on results that are subnormal."""
+    if CUDA:
+        return tl.exp2(x * 1.4426950408889634)
+    else:
+        return tl.exp(x)
+
+
+@triton.jit
+def _log(x, CUDA: tl.constexpr):
+    """log(x) of a normal number above 0, or NaN. CUDA: a third less instructions than tl.log, which is for any number."""
+    if CUDA:
+        # x = 2^e * (1 + f), f within a third: log(1 + f) = f + f^2 * (polynomial, least maximum of the relative error: 1e-7 as computed).
+        bits = x.to(tl.int32, bitcast=True)
+        exponent = (bits - 0x3F2AAAAB) & -0x800000
+        f = (bits - exponent).to(tl.float32, bitcast=True) - 1.0
+        polynomial = f * 0.14026246964931488 - 0.1538855880498886
+        polynomial = polynomial * f + 0.13995829224586487
+        polynomial = polynomial * f - 0.16415956616401672
+        polynomial = polynomial * f + 0.20011167228221893
+        polynomial = polynomial * f - 0.2500782012939453
+        polynomial = polynomial * f + 0.33333197236061096
+        polynomial = polynomial * f - 0.49999937415122986
+        # x - x is 0, or NaN.
+        return exponent.to(tl.float32) * (0.6931471805599453 / 0x800000) + (f * polynomial * f + f) + (x - x)
+    else:
+        return tl.log(x)
+
+
+@triton.jit
+def _mixed_terms(log_q, log_p, beta, rest, CUDA: tl.constexpr):
     """q * log(m / q) and p * log(p / m) with m = beta * p + rest * q.
 
     With t = log(m / q) = log(beta * p / q + rest) the second logarithm is log(p / q) - t: both exactly 0 for equal p and q.
@@ -23,8 +53,8 @@ def _mixed_terms(log_q, log_p, beta, rest):
     log_q = tl.maximum(log_q, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     log_p = tl.maximum(log_p, LOWEST, propagate_nan=tl.PropagateNan.ALL)
     ratio = tl.minimum(log_p - log_q, FARTHEST, propagate_nan=tl.PropagateNan.ALL)
-    t = tl.log(tl.exp(ratio) * beta + rest)
-    return tl.exp(log_q) * t, tl.exp(log_p) * (ratio - t)
+    t = _log(_exp(ratio, CUDA) * beta + rest, CUDA)
+    return _exp(log_q, CUDA) * t, _exp(log_p, CUDA) * (ratio - t)
 
 
 @triton.jit(do_not_specialize=["n_cols", "ignore_index", "labels_row", *row_arguments("q", "p", "dq", "dp", "labels")])
@@ -32,7 +62,7 @@ def jsd_kernel(
     LOG_Q, LOG_P, DQ, DP, LABELS, PARTIALS, SCALE, scale, beta, rest, ignore_index, outer, middle, inner, q_outer, q_middle, q_row,
     p_outer, p_middle, p_row, dq_outer, dq_middle, dq_row, dp_outer, dp_middle, dp_row, labels_outer, labels_middle, labels_row, n_cols,
     BLOCK: tl.constexpr, FLAT: tl.constexpr, ONE_BLOCK: tl.constexpr, ALIGNED: tl.constexpr, HAS_LABELS: tl.constexpr,
-    MIXED: tl.constexpr, NEED_DQ: tl.constexpr, NEED_DP: tl.constexpr,
+    MIXED: tl.constexpr, NEED_DQ: tl.constexpr, NEED_DP: tl.constexpr, CUDA: tl.constexpr,
 ):  # fmt: skip
     """Moves: read log_q and log_p, write the gradients that are wanted, and one fp32 partial sum per program.
 
@@ -58,7 +88,7 @@ def jsd_kernel(
         log_q = tl.load(q_at + lane, mask=read, other=LOWEST).to(tl.float32)
         log_p = tl.load(p_at + lane, mask=read, other=LOWEST).to(tl.float32)
         if MIXED:
-            q_term, p_term = _mixed_terms(log_q, log_p, beta, rest)
+            q_term, p_term = _mixed_terms(log_q, log_p, beta, rest, CUDA)
             total_q += q_term
             total_p += p_term
             dq = q_term * (-rest * scale)

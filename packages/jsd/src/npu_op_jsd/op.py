@@ -6,6 +6,7 @@ import torch
 
 from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_number
+from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.divergence import kept_scale, launch_divergence, require_distributions, require_labels, sum_loss
 from npu_op_runtime.loss_gradient import times_incoming
@@ -105,7 +106,9 @@ def _forward_kernel(
             None if shift_labels is None else kept_scale(shift_labels, ignore_index, 1),
             1 / log_q.shape[:-1].numel(), beta, 1 - beta, ignore_index,
         ),
-        work=4, reduced=True, HAS_LABELS=shift_labels is not None, MIXED=0 < beta < 1, NEED_DQ=needs[0], NEED_DP=needs[1],
+        work=4, reduced=True, cuda_warps=8,
+        HAS_LABELS=shift_labels is not None, MIXED=0 < beta < 1, NEED_DQ=needs[0], NEED_DP=needs[1],
+        CUDA=target_of(log_q).backend == "cuda",
     )  # fmt: skip
     assert partials is not None
     return sum_loss(partials, loss.dtype), dq, dp

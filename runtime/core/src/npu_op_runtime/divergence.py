@@ -24,8 +24,10 @@ REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
 _KERNELS = "npu_op_runtime.divergence_kernel"
 
-# CUDA: programs per multiprocessor of a kernel with partial sums: enough loads in flight, few enough sums for one program.
-_CUDA_PROGRAMS = 8
+# CUDA: warps per multiprocessor of a kernel with partial sums, all at work at once: enough loads in flight, few enough sums for one
+# program, and registers for each.
+_CUDA_WARPS = 32
+_CUDA_FEWEST_WARPS = 4
 
 # Labels are vocabulary indices; kernels compare them as int32.
 _LABEL_DTYPES = (torch.int64, torch.int32)
@@ -69,13 +71,15 @@ def launch_divergence(
     *,
     work: int,
     reduced: bool,
+    cuda_warps: int = _CUDA_FEWEST_WARPS,
     **constants: Any,
 ) -> torch.Tensor | None:
     """Launches `<name>_kernel` over tensors of one shape, flat over memory where their layouts agree, by rows otherwise.
 
     The kernel takes `(*inputs, *outputs, labels, partials, *scalars, outer, middle, inner, (outer, middle, row stride) of each input,
     output and the labels, n_cols, BLOCK, FLAT, ONE_BLOCK, ALIGNED, **constants)`; None stands for a tensor that it does not touch.
-    Nothing may be empty. `work` is how many fp32 tiles it keeps in UB beside what it loads and stores.
+    Nothing may be empty. `work` is how many fp32 tiles it keeps in UB beside what it loads and stores. On CUDA a tile is shared by
+    `cuda_warps` warps, 4 or 8: the more values a thread keeps of each element, the fewer elements it may have.
 
     Returns:
         The partial sums, (programs,) fp32, if `reduced`.
@@ -108,12 +112,12 @@ def launch_divergence(
         one_block = rows.blocks == 1
     grid = programs(target, tiles, persistent=False)
     if reduced:
-        grid = min(grid, _most_partials(target))
+        grid = min(grid, _most_partials(target, cuda_warps))
     partials = first.new_empty(grid, dtype=torch.float32) if reduced else None
     kernel = getattr(load_kernels(module, target.backend), f"{name}_kernel")
     launch(
         kernel, grid, target, first, *tensors, partials, *scalars, *walked,
-        BLOCK=block, FLAT=flat, ONE_BLOCK=one_block, ALIGNED=n_cols % ALIGNMENT == 0, **constants,
+        num_warps=cuda_warps, BLOCK=block, FLAT=flat, ONE_BLOCK=one_block, ALIGNED=n_cols % ALIGNMENT == 0, **constants,
     )  # fmt: skip
     if write_back is not None:
         write_back()
@@ -146,5 +150,5 @@ def _buffers(itemsizes: tuple[int, ...], work: int) -> tuple[Buffer, ...]:
     return (*(Buffer(itemsize, streamed=True) for itemsize in itemsizes), *(Buffer(4),) * (work + copies))
 
 
-def _most_partials(target: Target) -> int:
-    return _CUDA_PROGRAMS * target.cores if target.backend == "cuda" else target.cores
+def _most_partials(target: Target, cuda_warps: int = _CUDA_FEWEST_WARPS) -> int:
+    return _CUDA_WARPS // cuda_warps * target.cores if target.backend == "cuda" else target.cores

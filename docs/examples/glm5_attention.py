@@ -305,7 +305,7 @@ def main() -> None:
     model = options.model
     console = Console(width=None if Console().is_terminal else 140)
     torch.manual_seed(0)
-    attention = MODELS[model]().to(torch.bfloat16)
+    attention: Any = MODELS[model]().to(torch.bfloat16)
     for norm in (attention.q_a_layernorm, attention.kv_a_layernorm):
         torch.nn.init.normal_(norm.weight, 1.0, 0.2)  # ones in a new module
     console.print(f"{model}, 16 tokens, random weights, bf16: largest difference to transformers' module over the largest value")

@@ -98,11 +98,11 @@ class _Rows(NamedTuple):
     start: int
     width: int
     step: int
-    count: int
+    tokens: int
 
     @property
     def end(self) -> int:
-        return self.start + self.width + (self.count - 1) * self.step
+        return self.start + self.width + (self.tokens - 1) * self.step
 
 
 def _require_apart(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -125,9 +125,9 @@ def _meet(one: _Rows, two: _Rows) -> bool:
 
 
 def _rows(x: torch.Tensor) -> _Rows:
-    itemsize, (count, *inner), (step, *strides) = x.element_size(), x.shape, x.stride()
+    itemsize, (tokens, *inner), (step, *strides) = x.element_size(), x.shape, x.stride()
     width = 1 + sum([(size - 1) * stride for size, stride in zip(inner, strides)])
-    return _Rows(x.data_ptr(), width * itemsize, step * itemsize, count)
+    return _Rows(x.data_ptr(), width * itemsize, step * itemsize, tokens)
 
 
 def _run(q, k, q_out, k_out, cos, sin, interleaved):

@@ -134,7 +134,7 @@ def test_positions_outside_are_clamped_on_the_device_and_asserted_in_debug_mode(
 
 @pytest.mark.skipif(all(mode.kind != "emulator" for mode in available_modes()), reason="needs the emulator")
 @pytest.mark.parametrize("soc", ("Ascend910B3", "Ascend910B4"))
-@pytest.mark.parametrize(("tokens", "speedup"), ((1, 1.7), (64, 1.7), (4096, 1.3), (16384, 1.05)))
+@pytest.mark.parametrize(("tokens", "speedup"), ((1, 1.6), (64, 1.6), (4096, 1.3), (16384, 1.05)))
 def test_it_takes_less_time_than_eager_at_full_bandwidth(soc, tokens, speedup):
     """Modelled, both with their launches: one beside `clamp` and `index_select`."""
     from npu_op_lab.emulator import emulate, model_eager

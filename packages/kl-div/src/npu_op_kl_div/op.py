@@ -84,7 +84,7 @@ def _forward_kernel(input: torch.Tensor, target: torch.Tensor, reduction: str, l
         return loss.fill_(0.0 if divisor else math.nan) if reduced else loss
     partials = launch_divergence(
         _KERNELS, "kl_div_forward", (input, target), (None if reduced else loss,), None, (1 / divisor,),
-        work=3, reduced=reduced, LOG_TARGET=log_target, REDUCED=reduced,
+        work=3, reduced=reduced, cuda_warps=8, cuda_resident_warps=48, LOG_TARGET=log_target, REDUCED=reduced,
     )  # fmt: skip
     return loss if partials is None else sum_loss(partials, loss.dtype)
 

@@ -24,8 +24,8 @@ REDUCTIONS = ("none", "sum", "mean", "batchmean")
 
 _KERNELS = "npu_op_runtime.divergence_kernel"
 
-# CUDA: warps per multiprocessor of a kernel with partial sums, all at work at once: enough loads in flight, few enough sums for one
-# program, and registers for each.
+# CUDA: warps per multiprocessor of a kernel with partial sums, all at work at once: enough loads in flight, registers for each, and few
+# enough programs (of at least 4 warps) that one adds up their sums.
 _CUDA_WARPS = 32
 _CUDA_FEWEST_WARPS = 4
 
@@ -72,6 +72,7 @@ def launch_divergence(
     work: int,
     reduced: bool,
     cuda_warps: int = _CUDA_FEWEST_WARPS,
+    cuda_resident_warps: int = _CUDA_WARPS,
     **constants: Any,
 ) -> torch.Tensor | None:
     """Launches `<name>_kernel` over tensors of one shape, flat over memory where their layouts agree, by rows otherwise.
@@ -79,7 +80,8 @@ def launch_divergence(
     The kernel takes `(*inputs, *outputs, labels, partials, *scalars, outer, middle, inner, (outer, middle, row stride) of each input,
     output and the labels, n_cols, BLOCK, FLAT, ONE_BLOCK, ALIGNED, **constants)`; None stands for a tensor that it does not touch.
     Nothing may be empty. `work` is how many fp32 tiles it keeps in UB beside what it loads and stores. On CUDA a tile is shared by
-    `cuda_warps` warps, 4 or 8: the more values a thread keeps of each element, the fewer elements it may have.
+    `cuda_warps` warps, 4 or 8: the more values a thread keeps of each element, the fewer elements it may have. `cuda_resident_warps` is
+    how many of a kernel with partial sums are at work on a multiprocessor, as its registers allow.
 
     Returns:
         The partial sums, (programs,) fp32, if `reduced`.
@@ -112,7 +114,7 @@ def launch_divergence(
         one_block = rows.blocks == 1
     grid = programs(target, tiles, persistent=False)
     if reduced:
-        grid = min(grid, _most_partials(target, cuda_warps))
+        grid = min(grid, _most_partials(target, cuda_resident_warps // cuda_warps))
     partials = first.new_empty(grid, dtype=torch.float32) if reduced else None
     kernel = getattr(load_kernels(module, target.backend), f"{name}_kernel")
     launch(
@@ -129,7 +131,8 @@ def sum_loss(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     loss = partials.new_empty((), dtype=dtype)
     target = target_of(partials)
     kernel = load_kernels(_KERNELS, target.backend).sum_loss_kernel
-    launch(kernel, 1, target, partials, partials, loss, partials.numel(), BLOCK=next_power_of_2(_most_partials(target)))
+    most = _most_partials(target, _CUDA_WARPS // _CUDA_FEWEST_WARPS)
+    launch(kernel, 1, target, partials, partials, loss, partials.numel(), BLOCK=next_power_of_2(most))
     return loss
 
 
@@ -150,5 +153,5 @@ def _buffers(itemsizes: tuple[int, ...], work: int) -> tuple[Buffer, ...]:
     return (*(Buffer(itemsize, streamed=True) for itemsize in itemsizes), *(Buffer(4),) * (work + copies))
 
 
-def _most_partials(target: Target, cuda_warps: int = _CUDA_FEWEST_WARPS) -> int:
-    return _CUDA_WARPS // cuda_warps * target.cores if target.backend == "cuda" else target.cores
+def _most_partials(target: Target, cuda_programs: int) -> int:
+    return cuda_programs * target.cores if target.backend == "cuda" else target.cores

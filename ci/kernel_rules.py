@@ -30,9 +30,21 @@ def violations(file: Path) -> Iterator[str]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and any("jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             constants = {arg.arg for arg in function.args.args if arg.annotation and "constexpr" in ast.unparse(arg.annotation)}
-            for node in ast.walk(function):
+            for node in _on_the_npu(function):
                 if isinstance(node, ast.expr) and (reason := _reason(node, constants, imported)):
                     yield f"{file}:{node.lineno}: {function.name}: {reason}"
+
+
+def _on_the_npu(node: ast.AST) -> Iterator[ast.AST]:
+    """Everything below `node` but the branches that only CUDA compiles: the body of `if CUDA:`, CUDA being a constexpr argument."""
+    yield node
+    only_cuda = isinstance(node, ast.If) and ast.unparse(node.test) == "CUDA"
+    for field, value in ast.iter_fields(node):
+        children = value if isinstance(value, list) else [value]
+        if not (only_cuda and field == "body"):
+            for child in children:
+                if isinstance(child, ast.AST):
+                    yield from _on_the_npu(child)
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:

@@ -83,11 +83,13 @@ def test_metadata_is_derived_from_the_folder(tree: Path, before: str, after: str
         ("x.log2()", "use log"),
         ("i % n", "remainder"),
         ("tl.atomic_add(x, i)", "one partial per core"),
+        ("if CUDA:\n        x\n    else:\n        tl.exp2(x)", "use exp"),
+        ("if SIZE:\n        tl.exp2(x)", "use exp"),
     ],
 )
 def test_kernels_avoid_what_runs_on_the_scalar_unit(tree: Path, statement: str, complaint: str) -> None:
-    allowed = "    SIZE % 2\n    tl.load(x + i, mask=i < n, other=0.0)\n    tl.load(x + i, i < n, 0.0)\n"
-    kernel = f"\n\n@triton.jit\ndef broken(x, i, n, SIZE: tl.constexpr):\n{allowed}"
+    allowed = "    SIZE % 2\n    tl.load(x + i, mask=i < n, other=0.0)\n    tl.load(x + i, i < n, 0.0)\n    if CUDA:\n        tl.exp2(x)\n"
+    kernel = f"\n\n@triton.jit\ndef broken(x, i, n, SIZE: tl.constexpr, CUDA: tl.constexpr):\n{allowed}"
     append(tree / SOURCE / "kernel.py", f"{kernel}    {statement}\n")
     (problem,) = kernels(tree)
     assert "broken" in problem

@@ -260,6 +260,23 @@ def test_backward_twice_needs_retain_graph_and_then_gives_the_same(case, mode):
             torch.autograd.grad(loss, leaves)
 
 
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+@pytest.mark.parametrize(("rows", "leaf"), ((None, True), (None, False), (16, True)), ids=("one", "not-a-leaf", "two"))
+def test_autograd_asked_for_one_input_makes_no_product_of_another(rows, leaf, mode):
+    case = case_named("bias", chunk_rows=rows)
+    inputs, leaves = given_and_leaves(case, mode)
+    given = leaves if leaf else [tensor * 1 for tensor in leaves]
+    inputs.update(zip(("hidden", "lm_head_weight", "bias"), given, strict=True))
+    with mode.enter():
+        loss = fused_linear_grpo_loss(**inputs, **case.options).loss
+        together = torch.autograd.grad(loss, given, retain_graph=True)
+        for wanted, gradient, products in zip(given, together, (1, 1, 0), strict=True):
+            with Recorder() as recorder:
+                (alone,) = torch.autograd.grad(loss, wanted, retain_graph=True)
+            assert sum(call.func._schema.name in PRODUCTS for call in recorder.calls) == products
+            assert not mode.executes or torch.equal(alone, gradient)
+
+
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("case", BY_CHUNKS, ids=("one", "two", "three"))
 def test_saved_tensors_may_be_packed(case, mode):
@@ -312,6 +329,21 @@ def test_fp16_gradients_survive_a_loss_scaler(mode):
     exact = (2.0**16 / count) * (probabilities - torch.nn.functional.one_hot(ids, 3000)).flatten(0, 1).T @ hidden.detach().double()[0]
     error = (gradient.double() - exact)[1:].norm() / exact[1:].norm()
     assert error < 0.02
+
+
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("rows", (None, 128))
+def test_fp16_gradients_of_a_loss_that_no_number_of_tokens_divides_do_not_overflow(rows, mode):
+    """A weight's gradient of 512 tokens times 4 is a number of fp16, but not 256 times of it; no loss scaler could mend that."""
+    hidden = torch.full((1, 512, 8), 4.0, dtype=torch.float16, device=mode.device, requires_grad=True)
+    weight = torch.zeros(50, 8, dtype=torch.float16, device=mode.device, requires_grad=True)
+    ids, mask = torch.zeros(1, 512, dtype=torch.int64, device=mode.device), torch.ones(1, 512, device=mode.device)
+    with mode.enter():
+        result = fused_linear_grpo_loss(hidden, weight, ids, mask, mask[:, 0], beta=0.0, loss_type="luspo", chunk_rows=rows)
+        (gradient,) = torch.autograd.grad(result.loss, weight)
+    expected = torch.full((50, 8), 512 * 4 / 50, dtype=torch.float64)
+    expected[0] -= 512 * 4
+    torch.testing.assert_close(gradient.double().cpu(), expected, rtol=2e-3, atol=0.0)
 
 
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)

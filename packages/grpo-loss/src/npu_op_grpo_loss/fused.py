@@ -25,8 +25,10 @@ from .tokens import Known, known_of, metrics_of, needs_sequences, prepare, rows_
 ACCUMULATIONS = ("float32", "input")
 
 # Gradients of logits are as small as probability / tokens: of fp16's range, too small. They are made so many times larger and the
-# incoming gradient, with a loss scaler's factor in it, is divided by as much.
+# incoming gradient, with a loss scaler's factor in it, is divided by as much. A loss that no number of tokens divides has gradients as
+# large as a sequence is long: they need it not, and a scaler, which comes later, could not keep them from overflowing.
 _FP16_SCALE = 256.0
+_UNDIVIDED = "luspo"
 
 _SCHEMA = (
     "Tensor hidden, Tensor weight, Tensor? bias, Tensor? ref_hidden, Tensor? ref_weight, Tensor? ref_bias, Tensor selected_ids, "
@@ -211,7 +213,8 @@ class _FusedLinearGRPO(torch.autograd.Function):
         loss, metrics, kept, *sums = fused_linear_grpo_forward(hidden, weight, bias, *arguments, *needed)
         # The last chunk's products: hidden gives the weight's gradient, and the weight hidden's.
         ctx.save_for_backward(kept, *sums, hidden if needed[1] else None, weight if needed[0] else None)
-        ctx.shapes, ctx.scale = [None if one is None else one.shape for one in (hidden, weight, bias)], _scale_of(hidden)
+        ctx.shapes = [None if one is None else one.shape for one in (hidden, weight, bias)]
+        ctx.scale = _scale_of(hidden, Options(*arguments[_TENSORS - 3 + 2 :]))
         ctx.mark_non_differentiable(metrics)
         return loss, metrics
 
@@ -219,13 +222,25 @@ class _FusedLinearGRPO(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, upstream, _):
         kept, *sums, hidden, weight = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
+        needed = _asked_for(ctx)
         if kept.shape[0]:
             gradients = _gradients(kept, Sums(*sums), hidden, weight, ctx.shapes[0], needed)
             gradients = times_incoming(gradients, upstream if ctx.scale == 1.0 else upstream / ctx.scale)
         else:
             gradients = (kept.new_zeros(shape) if need else None for shape, need in zip(ctx.shapes, needed))
         return (*gradients, *(None,) * (_TENSORS - 3 + 2 + len(Options._fields)))
+
+
+def _asked_for(ctx) -> list[bool]:
+    """Whether the running backward goes on to hidden, weight and bias: torch.autograd.grad asks for the gradients of some inputs alone."""
+    return [need and _runs(node) for need, (node, _) in zip(ctx.needs_input_grad[:3], ctx.next_functions)]
+
+
+def _runs(node) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # PyTorch's answer for a leaf that torch.autograd.grad was asked for
+        return True
 
 
 def _gradients(kept, sums, hidden, weight, shape, needed):
@@ -238,8 +253,8 @@ def _gradients(kept, sums, hidden, weight, shape, needed):
     ]
 
 
-def _scale_of(hidden: torch.Tensor) -> float:
-    return _FP16_SCALE if hidden.dtype == torch.float16 else 1.0
+def _scale_of(hidden: torch.Tensor, options: Options) -> float:
+    return _FP16_SCALE if hidden.dtype == torch.float16 and options.loss_type != _UNDIVIDED else 1.0
 
 
 def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed):
@@ -342,7 +357,7 @@ class _Run:
             None if self._coefficient is None else self._coefficient[rows],
             self._options,
             in_place=self._needs_gradient,
-            scale=_scale_of(self._hidden),
+            scale=_scale_of(self._hidden, self._options),
         )
         if rows.stop < self._chunks.total:
             add_chunk(self._sums, rows, logits, self._hidden, self._weight)
@@ -375,7 +390,7 @@ def _by_reference(
 
     loss, metrics, kept, *sums = _empty_outputs(hidden, weight, chunks, accumulate_float32, needed)
     if any(needed):
-        scale = torch.full((), _scale_of(hidden), device=hidden.device)
+        scale = torch.full((), _scale_of(hidden, options), device=hidden.device)
         (gradient,) = reference_gradients(formula, (logits,), scale, (True,))
         rows_of_gradient, rows_of_hidden = gradient.flatten(0, 1), hidden.flatten(0, 1)
         for rows in itertools.chain.from_iterable(chunks.groups()):

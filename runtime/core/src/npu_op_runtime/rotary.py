@@ -17,8 +17,8 @@ from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 # UB bytes per element of q and k in a tile, by (item size, interleaved): streams in and out double-buffered, fp32 work tiles, and the
 # scratch of bishengir-compile's vinterleave, nine times its output. Read from its memory plans; the compile gate proves the sums.
 _UB_BYTES = {(2, False): 16.8, (2, True): 37.0, (4, False): 24.5, (4, True): 66.0}
-# The same for interleaved pairs of bf16 as words, which need no shuffle.
-_UB_BYTES_WORDS = 18.4
+# The same for interleaved pairs of bf16 as words, which need no shuffle: of one tensor, and of q and k, of which one is at work at a time.
+_UB_BYTES_WORDS = {False: 18.4, True: 12.2}
 # The same for a column that is copied.
 _UB_BYTES_COPIED = {2: 8, 4: 16}
 
@@ -68,7 +68,7 @@ def plan_heads(
         return _cuda_heads(heads, half, rest, itemsize, interleaved, head_major)
     granule = UB_BLOCK_BYTES // itemsize
     columns = 2 * _round_up(half, granule)
-    rotated = _UB_BYTES_WORDS if words else _UB_BYTES[itemsize, interleaved]
+    rotated = _UB_BYTES_WORDS[heads[1] > 0] if words else _UB_BYTES[itemsize, interleaved]
     per_head = columns * rotated + _round_up(rest, granule) * _UB_BYTES_COPIED[itemsize]
     # Angles: four fp32 rows at work and two streamed ones, fp32 at most.
     angles = columns * (2 * 4 + 2 * 2 * 4)

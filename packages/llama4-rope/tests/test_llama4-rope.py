@@ -81,6 +81,11 @@ def test_wrong_arguments_are_named(arguments, error, message):
         apply_llama4_rotary(*arguments)
 
 
+def test_inplace_is_a_choice():
+    with pytest.raises(ValueError, match=r"inplace must be one of False, True \(got None\)"):
+        apply_llama4_rotary(_Q, None, _F, inplace=None)
+
+
 def test_vendor_says_why_it_cannot_run():
     with pytest.raises(NotImplementedError, match="no op of torch_npu takes complex frequencies"):
         apply_llama4_rotary(_Q, None, _F, implementation="vendor")

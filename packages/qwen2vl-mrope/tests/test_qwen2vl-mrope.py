@@ -97,6 +97,11 @@ def test_wrong_arguments_are_named(arguments, error, message):
         apply_multimodal_rotary(*arguments)
 
 
+def test_inplace_is_a_choice():
+    with pytest.raises(ValueError, match=r"inplace must be one of False, True \(got None\)"):
+        apply_multimodal_rotary(_Q, None, _C, _C, (1, 1, 2), inplace=None)
+
+
 def test_module_checks_its_options():
     with pytest.raises(ValueError, match="unsqueeze_dim must be one of 1, 2"):
         MultimodalRotary([1, 1, 2], 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from npu_op_runtime.checks import require_same_device, require_tensor
+from npu_op_runtime.checks import require_choice, require_same_device, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, require_dtype
 from npu_op_runtime.inplace import overwrite
@@ -35,6 +35,7 @@ def apply_llama4_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
+    require_choice("inplace", inplace, (False, True))
     require_heads(q, k, 2)
     require_tensor("freqs_cis", freqs_cis)
     require_dtype("freqs_cis", freqs_cis, (torch.complex64, *FLOATS))

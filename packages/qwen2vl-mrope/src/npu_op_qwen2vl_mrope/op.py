@@ -49,6 +49,7 @@ def apply_multimodal_rotary(
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
     require_choice("unsqueeze_dim", unsqueeze_dim, (1, 2))
+    require_choice("inplace", inplace, (False, True))
     sections = checked_sections(mrope_section)
     require_heads(q, k, unsqueeze_dim)
     width = q.shape[-1]

@@ -48,7 +48,9 @@ def apply_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
+    require_choice("interleaved", interleaved, (False, True))
     require_choice("unsqueeze_dim", unsqueeze_dim, (1, 2))
+    require_choice("inplace", inplace, (False, True))
     require_heads(q, k, unsqueeze_dim)
     for argument, angle in (("cos", cos), ("sin", sin)):
         require_tensor(argument, angle)

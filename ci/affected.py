@@ -43,8 +43,9 @@ RULES: Mapping[str, str] = {
     "mkdocs.yml": DOCS,
     "README.md": DOCS,
     "CONTRIBUTING.md": DOCS,
+    # hatch leaves out of an archive what git would ignore, tracked or not.
+    ".gitignore": ALL,
     "umbrella/": LINT,
-    ".gitignore": LINT,
 }
 
 # Pages and programs whose code a test runs: each is affected by the packages that it imports.
@@ -112,7 +113,8 @@ def merge_base(root: Path, base: str) -> str:
 def changed(root: Path, commit: str) -> list[str]:
     """Every path in which the working tree differs from `commit`; a rename counts at both ends."""
     # --no-renames: the old name is listed as deleted, the new one as added. -z: names as they are, whatever they hold.
-    tracked = git(root, "diff", "--name-only", "--no-renames", "--no-relative", "--no-ext-diff", "-z", commit, "--")
+    whatever_the_settings = ("--no-renames", "--no-relative", "--no-ext-diff", "--ignore-submodules=none")
+    tracked = git(root, "diff", "--name-only", *whatever_the_settings, "-z", commit, "--")
     return sorted({*_names(tracked), *_names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))})
 
 
@@ -120,7 +122,7 @@ def packages(root: Path, commit: str | None = None) -> dict[str, Package]:
     """The packages by folder, as they are in the working tree or were in `commit`."""
     if commit is None:
         texts = {
-            file.relative_to(root).as_posix(): file.read_text() for parent in PARENTS for file in root.glob(f"{parent}/*/pyproject.toml")
+            file.relative_to(root).as_posix(): _text(root, file) for parent in PARENTS for file in root.glob(f"{parent}/*/pyproject.toml")
         }
     else:
         listed = _names(git(root, "ls-tree", "-r", "--name-only", "-z", commit, "--", *PARENTS))
@@ -130,12 +132,19 @@ def packages(root: Path, commit: str | None = None) -> dict[str, Package]:
     return {package.folder: package for package in found}
 
 
+def _text(root: Path, file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AffectedError(f"{file.relative_to(root).as_posix()}: cannot be read as text ({error})") from None
+
+
 def _package(file: str, text: str) -> Package:
     try:
         settings = tomllib.loads(text)
         project = settings["project"]
         name = str(project["name"])
-    except (tomllib.TOMLDecodeError, KeyError) as error:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise AffectedError(f"{file}: no [project] with a name can be read from it ({error})") from None
     groups = [
         project.get("dependencies", []),
@@ -156,7 +165,9 @@ def _normal(requirement: str) -> str:
 def examples(root: Path) -> dict[str, frozenset[str]]:
     """The examples of the working tree by path, with the distributions that their lines import; what imports none of ours is none."""
     files = sorted({file for pattern in EXAMPLES for file in root.glob(pattern)})
-    needs = {file: re.findall(r"^(?:from|import) (npu_op_\w+)", file.read_text(), re.MULTILINE) for file in files}
+    # Below an `if`, in a list, and after another module, too.
+    lines = {file: re.findall(r"^\s*(?:from|import)\s.*", _text(root, file), re.MULTILINE) for file in files}
+    needs = {file: re.findall(r"\bnpu_op_\w+", "\n".join(found)) for file, found in lines.items()}
     return {file.relative_to(root).as_posix(): frozenset(map(_normal, modules)) for file, modules in needs.items() if modules}
 
 
@@ -231,7 +242,12 @@ def _dependents(folders: Iterable[str], before: Mapping[str, Package], after: Ma
 def detect(root: Path, base: str) -> Affected:
     """What the working tree under `root` affects, compared with where it left `base`."""
     commit = merge_base(root, base)
-    return affected(changed(root, commit), packages(root, commit), packages(root), examples(root))
+    paths, after, shown = changed(root, commit), packages(root), examples(root)
+    try:
+        before = packages(root, commit)
+    except AffectedError as error:  # of the base: what mends it must not fail for it
+        return _everything(after, shown, [f"in the base, {error}"])
+    return affected(paths, before, after, shown)
 
 
 def matrix(found: Affected) -> dict[str, list[dict[str, str]]]:

@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from catalogue import catalogued
+from history import git
 from kernel_rules import violations
 from repo import ROOT, Distribution, distributions, operators
+
+# git's modes of what is no file of its own.
+LINKS = {"120000": "a symbolic link", "160000": "a submodule"}
 
 
 def licenses(root: Path) -> Iterator[str]:
@@ -34,6 +38,18 @@ def files(root: Path) -> Iterator[str]:
         for name in expected:
             if not (found.folder / name).exists():
                 yield f"{found.folder / name}: missing"
+
+
+def sources(root: Path) -> Iterator[str]:
+    """A distribution holds its own module, whole: what lies elsewhere, or shadows another's, affects what ci/affected.py cannot know."""
+    for found in distributions(root):
+        for path in sorted(found.source.parent.glob("*")):
+            if path != found.source and path.name != "__pycache__" and path.suffix != ".egg-info":
+                yield f"{path}: beside {found.module}, which alone may lie there"
+    for entry in filter(None, git(root, "ls-files", "--stage", "-z", "--", "packages", "runtime").split("\0")):
+        mode, name = entry.partition(" ")[0], entry.partition("\t")[2]
+        if mode in LINKS:
+            yield f"{root / name}: {LINKS[mode]}; what it points to changes without it: copy that"
 
 
 def metadata(root: Path) -> Iterator[str]:
@@ -91,7 +107,7 @@ def command(root: Path) -> Iterator[str]:
         yield f"{root / 'README.md'}: does not give the command of .ci/run: {run}"
 
 
-RULES = (licenses, files, metadata, kernels, catalogue, command)
+RULES = (licenses, files, sources, metadata, kernels, catalogue, command)
 
 
 def main() -> int:

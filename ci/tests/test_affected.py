@@ -83,6 +83,7 @@ def test_a_package_affects_itself_and_all_that_need_it(root: Path, path: str, ex
         "noxfile.py",
         "pyproject.toml",
         "LICENSE",
+        ".gitignore",
     ],
 )
 def test_what_all_stand_on_affects_all(root: Path, path: str) -> None:
@@ -101,7 +102,7 @@ def test_pages_affect_the_site_alone(root: Path, path: str) -> None:
     assert detect(root, "main") == Affected(docs=[f"{path} changed"])
 
 
-@pytest.mark.parametrize("path", [".gitignore", "umbrella/waves/1.txt"])
+@pytest.mark.parametrize("path", ["umbrella/README.md", "umbrella/waves/1.txt"])
 def test_some_files_are_for_lint_alone(root: Path, path: str) -> None:
     write(root, path, "changed\n")
     commit(root)
@@ -176,7 +177,7 @@ def test_what_is_not_committed_counts(root: Path) -> None:
 
 
 def test_what_git_ignores_does_not_count(root: Path) -> None:
-    write(root, ".gitignore", "*.log\n")
+    write(root, ".git/info/exclude", "*.log\n")
     write(root, "unknown.log")
     assert names(root) == []
 
@@ -290,6 +291,20 @@ def test_settings_of_the_user_change_nothing(root: Path) -> None:
     assert changed(root, merge_base(root, "main")) == ["packages/alone/src/code.py", "packages/users-user/src/moved.py"]
 
 
+def test_a_repository_within_a_package_counts_whatever_the_settings(root: Path) -> None:
+    git = git_in(root)
+    write(root, "packages/alone/within/code.py")
+    git_in(root / "packages/alone/within")("init")
+    commit(root / "packages/alone/within")
+    commit(root)
+    git("branch", "--force", "main")
+    git("config", "diff.ignoreSubmodules", "all")
+    assert names(root) == []
+    write(root, "packages/alone/within/code.py", "changed\n")
+    commit(root / "packages/alone/within")
+    assert names(root) == ["alone"]
+
+
 def test_thousands_of_paths_are_all_read(root: Path) -> None:
     for i in range(3000):
         write(root, f"packages/alone/src/{i}.py")
@@ -304,6 +319,31 @@ def test_a_pyproject_that_cannot_be_read_is_named(root: Path) -> None:
     write(root, "packages/alone/pyproject.toml", "[project\n")
     with pytest.raises(AffectedError, match="packages/alone/pyproject.toml: no \\[project\\] with a name"):
         detect(root, "main")
+
+
+@pytest.mark.parametrize("text", [b'[project]\nname = "npu-op-alone" # \xff\n', b"project = 3\n"])
+def test_a_pyproject_of_another_kind_is_named(root: Path, text: bytes) -> None:
+    (root / "packages/alone/pyproject.toml").write_bytes(text)
+    with pytest.raises(AffectedError, match="packages/alone/pyproject.toml: "):
+        detect(root, "main")
+
+
+def test_a_page_that_is_no_text_is_named(root: Path) -> None:
+    (root / "docs/page.md").write_bytes(b"\xff")
+    with pytest.raises(AffectedError, match="docs/page.md: cannot be read as text"):
+        detect(root, "main")
+
+
+def test_what_mends_a_base_that_cannot_be_read_affects_all(root: Path) -> None:
+    mended = (root / "packages/alone/pyproject.toml").read_text()
+    write(root, "packages/alone/pyproject.toml", "[project\n")
+    commit(root)
+    git_in(root)("branch", "--force", "main")
+    write(root, "packages/alone/pyproject.toml", mended)
+    commit(root)
+    found = detect(root, "main")
+    assert sorted(found.packages) == sorted(EVERYTHING)
+    assert found.everything[0].startswith("in the base, packages/alone/pyproject.toml: ")
 
 
 def test_reasons_tell_the_way(root: Path) -> None:
@@ -341,13 +381,22 @@ def shown(root: Path) -> Path:
         ),
         ("docs/index.md", {}),
         ("README.md", {}),
-        (".gitignore", {}),
+        ("umbrella/README.md", {}),
     ],
 )
 def test_an_example_is_affected_by_what_it_imports(shown: Path, path: str, expected: dict[str, list[str]]) -> None:
     write(shown, path, "changed\n")
     commit(shown)
     assert detect(shown, "main").examples == expected
+
+
+@pytest.mark.parametrize("line", ["if True:\n    from npu_op_alone import f\n", "import torch, npu_op_alone.op as op\n"])
+def test_an_import_counts_wherever_it_stands(shown: Path, line: str) -> None:
+    write(shown, "docs/other.md", f"1. text\n```python\n{line}```\n")
+    commit(shown)
+    git_in(shown)("branch", "--force", "main")
+    write(shown, "packages/alone/src/code.py", "changed\n")
+    assert detect(shown, "main").examples["docs/other.md"] == ["imports npu-op-alone, which is affected"]
 
 
 @pytest.mark.parametrize("path", ["docs/examples/program.py", "docs/guide.md"])

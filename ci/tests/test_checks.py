@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checks import catalogue, command, files, kernels, licenses, metadata
+from checks import catalogue, command, files, kernels, licenses, metadata, sources
 from repo import ROOT
+from repositories import commit, git_in
 
 OPERATOR = "packages/rmsnorm"
 SOURCE = f"{OPERATOR}/src/npu_op_rmsnorm"
@@ -35,7 +36,7 @@ def append(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
 
 
-@pytest.mark.parametrize("rule", [licenses, files, metadata, kernels, catalogue, command])
+@pytest.mark.parametrize("rule", [licenses, files, sources, metadata, kernels, catalogue, command])
 def test_the_repository_keeps_the_rule(rule: Callable[[Path], list[str]]) -> None:
     assert list(rule(ROOT)) == []
 
@@ -52,6 +53,31 @@ def test_licence_copies_must_be_equal(tree: Path) -> None:
 def test_an_operator_is_complete(tree: Path, name: str) -> None:
     (tree / OPERATOR / name).unlink()
     assert list(files(tree)) == [f"{tree / OPERATOR / name}: missing"]
+
+
+@pytest.mark.parametrize("name", ["npu_op_softmax", "torch.py"])
+def test_a_distribution_holds_its_module_alone(tree: Path, name: str) -> None:
+    git_in(tree)("init")
+    (tree / OPERATOR / "src" / name).mkdir()
+    assert list(sources(tree)) == [f"{tree / OPERATOR / 'src' / name}: beside npu_op_rmsnorm, which alone may lie there"]
+
+
+@pytest.mark.parametrize("name", ["tests/linked.py", "tests/ünï code\n.py"])
+def test_a_distribution_links_to_nothing(tree: Path, name: str) -> None:
+    (tree / OPERATOR / name).symlink_to("../../softmax/README.md")
+    git_in(tree)("init")
+    commit(tree)
+    (problem,) = sources(tree)
+    assert problem.startswith(f"{tree / OPERATOR / name}: a symbolic link;")
+
+
+def test_a_distribution_holds_no_submodule(tree: Path) -> None:
+    git = git_in(tree)
+    git("init")
+    commit(tree)
+    git("update-index", "--add", "--cacheinfo", f"160000,{git('rev-parse', 'HEAD').strip()},{OPERATOR}/vendored")
+    (problem,) = sources(tree)
+    assert problem.startswith(f"{tree / OPERATOR}/vendored: a submodule;")
 
 
 @pytest.mark.parametrize(

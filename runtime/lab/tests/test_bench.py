@@ -71,9 +71,9 @@ def test_records_come_back_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "line 1: no JSON"),
-        ('{"kernel_name": "geglu"}\n', "line 1: the record: .* is a required property"),
-        ("", "holds no record"),
+        ("{", "bad.jsonl:1: must be JSON"),
+        ('{"kernel_name": "geglu"}\n', "bad.jsonl:1: record: .* is a required property"),
+        ("", "must hold a record"),
         (None, "No such file"),
     ],
 )

@@ -84,7 +84,7 @@ def test_command_names_what_it_cannot_compare(tmp_path: Path, capsys: pytest.Cap
     write(_records(), good)
     bad.write_text("nonsense\n")
     assert main(["compare", str(good), str(bad)]) == 2
-    assert "bad.jsonl, line 1: no JSON" in capsys.readouterr().err
+    assert "bad.jsonl:1: must be JSON" in capsys.readouterr().err
     assert main(["compare", str(good), "no-such-file"]) == 2
     assert "no-such-file: no such file; for two git refs name the operators after --bench" in capsys.readouterr().err
 

@@ -7,8 +7,9 @@ import weakref
 import pytest
 import torch
 
-from npu_op_lab.emulator import Emulation, emulate, trace
+from npu_op_lab.emulator import Emulation, emulate, model_eager, trace
 from npu_op_lab.emulator.costs import gm_bandwidth, table
+from npu_op_lab.emulator.run import RunTime
 from npu_op_runtime.soc import get_soc
 
 from . import emulated_kernels as kernels
@@ -173,3 +174,39 @@ def test_unknown_ceiling_and_soc_are_refused() -> None:
         pass
     with pytest.raises(ValueError, match="no measured bandwidth"), emulate("Ascend910_9581"):
         pass
+
+
+def test_beside_products_l2_keeps_what_a_kernel_writes_as_it_keeps_what_pytorch_writes() -> None:
+    weight, n = torch.empty(2048, 2048, dtype=torch.float16), 1024 * 2048
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        kernels.double[(40,)](x, y, x.numel(), BLOCK=2048)
+        return y
+
+    def times(rows: int, product: bool) -> RunTime:
+        x = torch.empty(rows, 2048, dtype=torch.float16)
+        with emulate(values=False) as run:
+            y = doubled(x)
+            if product:
+                y @ weight
+        return run.time()
+
+    # Freed before L2 lacks room: never in HBM. Without a product there is no idle HBM that would take it.
+    apart, beside = times(1024, False), times(1024, True)
+    assert (apart.kernels[0].hbm_out, beside.kernels[0].hbm_out, beside.kernels[0].hbm_in) == (2 * n, 0, 2 * n)
+    assert beside.kernels[0].l2 == 2 * n and beside.kernels[0].seconds < apart.kernels[0].seconds
+    # 128 MiB, more than the 96 MiB of L2, are in HBM when the kernel ends.
+    assert times(32 * 1024, True).kernels[0].hbm_out == 2 * 32 * n
+
+
+@pytest.mark.parametrize(("rows", "idle"), ((1, False), (8192, True)))
+def test_what_l2_keeps_is_written_while_the_cube_works_or_charged(rows: int, idle: bool) -> None:
+    left, right = torch.empty(rows, 2048, dtype=torch.float16), torch.empty(2048, 4096, dtype=torch.float16)
+    x, y = torch.empty(1024 * 4096), torch.empty(1024 * 4096)
+    product = model_eager(lambda a, b: (a @ b).numel(), left.to("meta"), right.to("meta")).seconds
+    with emulate(values=False) as run:
+        left @ right
+        kernels.double[(40,)](x, y, x.numel(), BLOCK=2048)  # y stays: it has to get to HBM
+    late = run.time().aten.seconds - product
+    assert late == pytest.approx(0 if idle else y.nbytes / gm_bandwidth(get_soc("Ascend910B4"), "measured"))

@@ -122,7 +122,7 @@ def test_a_run_of_no_duration_has_no_throughput():
         ({**RECORD, "start": 1.25}, r"must not run backwards \(got 1.0 after 1.25\)"),
         ({**RECORD, "end": 1.25}, r"must not run backwards \(got 1.25 after 1.5\)"),
         ({**RECORD, "output_tokens": 1}, r"output_tokens must be at least the number of arrivals, 2 \(got 1\)"),
-        ('{"start": NaN, "arrivals": [1.0], "input_tokens": 7}', "NaN is no time"),
+        ('{"start": NaN, "arrivals": [1.0], "input_tokens": 7}', "times must be finite"),
         ('{"start": 0.0, "arrivals": [1e999], "input_tokens": 7}', "times must be finite"),
     ),
 )
@@ -135,7 +135,7 @@ def test_a_wrong_line_is_named(tmp_path, capsys, line, message):
 
 
 def test_a_file_without_records_and_a_missing_one_are_named(tmp_path, capsys):
-    with pytest.raises(BadRequests, match=r"run.jsonl: must hold a request record \(got none\)"):
+    with pytest.raises(BadRequests, match=r"run.jsonl: must hold a record \(got none\)"):
         read(write(tmp_path / "run.jsonl", ""))
     assert main(["serving", str(tmp_path / "none.jsonl")]) == 2
     assert "No such file" in capsys.readouterr().err

@@ -12,6 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..json_lines import BadLines, records_of
+
 SCHEMA_VERSION = 1
 
 
@@ -96,29 +98,13 @@ def read(file: Path) -> list[Record]:
     """The records of a file.
 
     Raises:
-        BadRecords: no such file, or a line that the schema refuses.
+        BadRecords: no such file, no record in it, or a line that the schema refuses.
     """
-    from jsonschema import Draft202012Validator  # not needed to make records
-
+    known = {name.name for name in fields(Record)}
     try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRecords(f"{file}: {error}") from None
-    validator = Draft202012Validator(schema())
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        try:
-            content = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadRecords(f"{file}, line {number}: no JSON ({error})") from None
-        problem = next(iter(validator.iter_errors(content)), None)
-        if problem:
-            raise BadRecords(f"{file}, line {number}: {'/'.join(map(str, problem.path)) or 'the record'}: {problem.message}")
-        known = {name.name for name in fields(Record)}
-        found.append(Record(**{name: value for name, value in content.items() if name in known}))
-    if not found:
-        raise BadRecords(f"{file}: holds no record")
-    return found
+        return [Record(**{name: value for name, value in content.items() if name in known}) for _, content in records_of(file, schema())]
+    except BadLines as error:
+        raise BadRecords(str(error)) from None
 
 
 @dataclass(frozen=True)

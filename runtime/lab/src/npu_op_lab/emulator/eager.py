@@ -86,9 +86,13 @@ class Freed:
 
 @dataclass(frozen=True)
 class Passed:
-    """What a kernel that is timed elsewhere reads and writes: here it only changes what L2 holds. Its writes are in HBM already."""
+    """What a kernel that is timed elsewhere reads and writes: here it only changes what L2 holds.
+
+    Its writes are in HBM already, except those to the memories in `pending`, which are still to be written there.
+    """
 
     touches: tuple[Touch, ...]
+    pending: frozenset[int] = frozenset()
 
 
 Log = Sequence["AtenKernel | Freed | Passed"]
@@ -225,7 +229,7 @@ class L2:
         if isinstance(entry, Freed):
             self._held.pop(entry.memory, None)
             return 0, 0
-        moved = [self._touch(touch, clean=isinstance(entry, Passed)) for touch in entry.touches]
+        moved = [self._touch(touch, clean=isinstance(entry, Passed) and touch.memory not in entry.pending) for touch in entry.touches]
         return sum(missing for missing, _ in moved), sum(written for _, written in moved)
 
     def holds(self, memory: int, size: int) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from npu_op_runtime.soc import Soc
 
 from . import costs
-from .chip import Chip, CoreTime, core_classes
+from .chip import Chip, core_classes
 from .findings import Finding
 from .hazards import gm_hazards, ub_hazards
 from .machine import Machine
 from .timeline import ProgramTime, Stall, longest_first
-from .trace import Trace
+from .trace import Kind, Pipe, Trace
 from .translate import Event, Translated, translate
 
 if TYPE_CHECKING:
@@ -125,9 +125,9 @@ class EmulatedLaunch:
         """The events that `traces` refer to."""
         return self._kernel.events
 
-    def timing(self, ceiling: costs.Ceiling) -> KernelTiming:
-        """Modelled time under a ceiling."""
-        times, _ = self._times(ceiling)
+    def timing(self, ceiling: costs.Ceiling, pending: Collection[int] = ()) -> KernelTiming:
+        """Modelled time under a ceiling; what is stored to the storages in `pending` stays in L2, whoever writes it to HBM later."""
+        times, _ = self._chip(ceiling, pending).time()
         slowest = times[0]
         cycles = max(slowest.cycles, 1.0)
         total = {part: sum(time.core.cores * getattr(program, part) for time in times for program in time.programs) for part in _BYTES}
@@ -149,15 +149,13 @@ class EmulatedLaunch:
 
     def detail(self, ceiling: costs.Ceiling) -> ProgramTime:
         """The first program of the slowest core, instruction by instruction and by operation."""
-        times, rate = self._times(ceiling)
+        times, rate = self._chip(ceiling).time()
         return self._chip(ceiling).detail(times[0].core.programs[0], rate)
 
-    def _times(self, ceiling: costs.Ceiling) -> tuple[list[CoreTime], Callable[[float], float]]:
-        return self._chip(ceiling).time()
-
-    def _chip(self, ceiling: costs.Ceiling) -> Chip:
+    def _chip(self, ceiling: costs.Ceiling, pending: Collection[int] = ()) -> Chip:
         classes = core_classes(self._program_classes, self.soc.vector_cores)
-        return Chip(self._kernel.events, self.traces, classes, self._bandwidth(ceiling))
+        traces = [_stored_in_l2(trace, pending) for trace in self.traces] if pending else self.traces
+        return Chip(self._kernel.events, traces, classes, self._bandwidth(ceiling))
 
     def _bandwidth(self, ceiling: costs.Ceiling) -> float:
         return costs.gm_bandwidth(self.soc, ceiling) / self.soc.clock_hz
@@ -191,6 +189,16 @@ class EmulatedLaunch:
 
 
 _BYTES = ("hbm_in", "hbm_out", "l2")
+
+
+def _stored_in_l2(trace: Trace, storages: Collection[int]) -> Trace:
+    """The trace with stores to `storages` ending in L2."""
+    stored = Trace()
+    for event in trace.events:
+        if event[0] is Kind.TRANSFER and event[2] is Pipe.MTE3 and event[7] in storages:
+            event = (*event[:3], 0.0, event[3] + event[4], *event[5:])
+        stored.events.append(event)
+    return stored
 
 
 def _sample(programs: int) -> list[int]:

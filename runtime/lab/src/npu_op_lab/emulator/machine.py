@@ -221,7 +221,7 @@ class Machine:
             if trace is not None:
                 if checks:
                     self._touch(trace, [] if inward else [inside], [inside] if inward else [])
-                trace.events.append((Kind.TRANSFER, index, pipe, *self._traffic(outside, shared, inward)))
+                trace.events.append((Kind.TRANSFER, index, pipe, *self._traffic(outside, shared, inward), outside.memory.storage))
 
         return run
 

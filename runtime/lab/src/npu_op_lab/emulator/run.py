@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,7 +13,7 @@ from npu_op_runtime.soc import Soc, get_soc
 
 from ..compiler import Launch, offline
 from . import costs
-from .eager import L2, EagerTiming, Passed, Touch, eager_timing
+from .eager import L2, AtenKernel, EagerTiming, Log, Passed, Touch, eager_timing
 from .findings import Finding
 from .kernel import EmulatedLaunch, KernelTiming
 from .recorder import SMALL, CpuRecorder, is_blank, make_blank
@@ -57,6 +57,7 @@ class Emulation:
         self._recorder = CpuRecorder(values)
         self._l2 = L2(soc.l2_bytes)
         self._followed = 0
+        self._fitting: list[dict[int, int]] = []  # of each launch, what it wrote and L2 has room for: names by storage
 
     def run(self, launch: Launch, *, values: bool, checks: bool) -> None:
         """Run a kernel where L2 is as the kernels before have left it."""
@@ -72,6 +73,9 @@ class Emulation:
         reads = [Touch(*named, writes=False) for storage, named in memory.items() if storage in done.read]
         writes = [Touch(*named, writes=True) for storage, named in memory.items() if storage in done.written]
         self._recorder.log.append(Passed((*reads, *writes)))
+        self._fitting.append(
+            {storage: name for storage, (name, size) in memory.items() if storage in done.written and size <= self._l2.capacity}
+        )
         launch.args.clear()  # tensors that the program frees must be free: peak memory is counted
 
     def _l2_now(self) -> L2:
@@ -81,10 +85,20 @@ class Emulation:
         return self._l2
 
     def time(self, ceiling: costs.Ceiling | None = None) -> RunTime:
-        """Modelled time under a ceiling (the context's own by default)."""
+        """Modelled time under a ceiling (the context's own by default).
+
+        Beside matrix products L2 keeps what a Triton kernel writes, as it keeps what PyTorch's kernels write: HBM has time for it while
+        the cube works. Elsewhere a kernel's writes are in HBM when it ends.
+        """
         ceiling = ceiling or self._ceiling
-        kernels = [launch.timing(ceiling) for launch in self.launches]
-        aten = eager_timing(self._recorder.log, self.soc, ceiling)
+        log: Log = self._recorder.log
+        pending: list[dict[int, int]] = [{}] * len(self.launches)
+        if any(isinstance(entry, AtenKernel) and entry.flops for entry in log):
+            pending = self._fitting
+            names = iter(pending)
+            log = [replace(entry, pending=frozenset(next(names).values())) if isinstance(entry, Passed) else entry for entry in log]
+        kernels = [launch.timing(ceiling, kept) for launch, kept in zip(self.launches, pending, strict=True)]
+        aten = eager_timing(log, self.soc, ceiling)
         launches = len(kernels) * costs.table()["launch_seconds"]
         return RunTime(kernels, aten, sum(kernel.seconds for kernel in kernels) + launches + aten.seconds)
 

@@ -24,7 +24,7 @@ class Kind(IntEnum):
 
     SCALAR = 0  # cycles
     VECTOR = 1  # cycles
-    TRANSFER = 2  # pipe, bytes of HBM, bytes of L2, fixed cycles, contiguous pieces
+    TRANSFER = 2  # pipe, bytes of HBM, bytes of L2, fixed cycles, contiguous pieces, storage outside
     SET = 3  # (set pipe, wait pipe, id)
     WAIT = 4  # (set pipe, wait pipe, id)
     BARRIER = 5  # pipe, or None for all

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
+from ..json_lines import BadLines, records_of
 
 
 class BadRequests(ValueError):
@@ -37,27 +36,14 @@ def read(file: Path) -> list[Request]:
     Raises:
         BadRequests: the file cannot be read, holds no record, or one that is not as the schema says.
     """
-    from jsonschema import Draft202012Validator  # every command of the lab loads this module
-
+    schema = json.loads(resources.files(__package__).joinpath("request.schema.json").read_text())
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequests(f"{file}: {error}") from error
-    validator = Draft202012Validator(json.loads(resources.files(__package__).joinpath("request.schema.json").read_text()))
-    requests = [_request(f"{file}:{number}", line, validator) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not requests:
-        raise BadRequests(f"{file}: must hold a request record (got none)")
-    return requests
+        return [_request(where, record) for where, record in records_of(file, schema)]
+    except BadLines as error:
+        raise BadRequests(str(error)) from None
 
 
-def _request(where: str, line: str, validator: Draft202012Validator) -> Request:
-    try:
-        record = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise BadRequests(f"{where}: must be JSON: {error}") from error
-    wrong = min(validator.iter_errors(record), key=lambda error: list(map(str, error.path)), default=None)
-    if wrong is not None:
-        raise BadRequests(f"{where}: {'.'.join(map(str, wrong.path)) or 'record'}: {wrong.message}")
+def _request(where: str, record: dict[str, Any]) -> Request:
     problem = next(_problems(record), None)
     if problem:
         raise BadRequests(f"{where}: {problem}")
@@ -70,10 +56,6 @@ def _request(where: str, line: str, validator: Draft202012Validator) -> Request:
         output_tokens=record.get("output_tokens", len(arrivals)),
         error=record.get("error", ""),
     )
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no time")
 
 
 def _problems(record: dict[str, Any]) -> Iterator[str]:

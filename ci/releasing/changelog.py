@@ -17,7 +17,8 @@ START = "<!-- towncrier release notes start -->\n"
 def require_fragments(found: Distribution) -> None:
     """Refuses a release that has nothing to tell."""
     folder = found.folder / "changelog.d"
-    if not list(folder.glob("*.md")):
+    # towncrier takes a README.md for none, and would release "No significant changes".
+    if not list(folder.glob("*.*.md")):
         raise Refused(f"{found.name}: no fragments in {folder.name}/, so nothing to release; a change adds <pull request>.<kind>.md there")
 
 

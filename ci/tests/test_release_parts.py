@@ -177,6 +177,7 @@ def test_fragments_become_the_section_of_a_version(root: Path) -> None:
     assert [path.name for path in (found.folder / "changelog.d").iterdir()] == [".gitkeep"]
     with pytest.raises(Refused, match="no section of version 0.1"):
         section(found, Version("0.1"))
+    write(found.folder, "changelog.d/README.md")
     with pytest.raises(Refused, match="no fragments in changelog.d/"):
         require_fragments(found)
 

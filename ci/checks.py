@@ -44,7 +44,7 @@ def sources(root: Path) -> Iterator[str]:
     """A distribution holds its own module, whole: what lies elsewhere, or shadows another's, affects what ci/affected.py cannot know."""
     for found in distributions(root):
         for path in sorted(found.source.parent.glob("*")):
-            if path != found.source and path.name != "__pycache__" and path.suffix != ".egg-info":
+            if path != found.source and not path.name.startswith(("__pycache__", ".")) and path.suffix != ".egg-info":
                 yield f"{path}: beside {found.module}, which alone may lie there"
     for entry in filter(None, git(root, "ls-files", "--stage", "-z", "--", "packages", "runtime").split("\0")):
         mode, name = entry.partition(" ")[0], entry.partition("\t")[2]

@@ -83,28 +83,29 @@ class Recorder(ThroughOps):
     def copies_of(self, tensors: list[torch.Tensor]) -> list[OpCall]:
         """The calls that copied the memory of one of `tensors`."""
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
-        return [
-            call for call in self.calls if _name(call) in _COPIES and any(t.untyped_storage().data_ptr() in memory for t in _sources(call))
-        ]
+        copies = [call for call in self.calls if name_of(call.func) in _COPIES]
+        return [call for call in copies if any(tensor.untyped_storage().data_ptr() in memory for tensor in _sources(call))]
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes of all tensors that were allocated by name (empty, zeros, ...), freed or not."""
-        return sum(call.result.numel() * call.result.element_size() for call in self.calls if _name(call) in (*_UNWRITTEN, *_FILLED))
+        return sum(call.result.numel() * call.result.element_size() for call in self.calls if name_of(call.func) in (*UNWRITTEN, *_FILLED))
 
 
 _COPIES = ("clone", "copy_", "_to_copy", "contiguous", "cat", "index_select", "index", "repeat")
-_UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _FILLED = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full")
 
 
-def _name(call: OpCall) -> str:
-    return call.func._schema.name.partition("::")[2]
+def name_of(func: Any) -> str:
+    """`mm` of `aten::mm.out`."""
+    name: str = func._schema.name.partition("::")[2]
+    return name
 
 
 def _sources(call: OpCall) -> list[torch.Tensor]:
     # copy_ writes its first argument.
-    return call.tensors[1:] if _name(call) == "copy_" else call.tensors
+    return call.tensors[1:] if name_of(call.func) == "copy_" else call.tensors
 
 
 _BAND = 1 << 16  # bytes on each side; a multiple of every alignment that a device asks for
@@ -123,8 +124,8 @@ class GuardedMemory(ThroughOps):
 
     def aten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super().aten(func, args, kwargs)
-        name = func._schema.name.partition("::")[2]
-        if name in _UNWRITTEN:
+        name = name_of(func)
+        if name in UNWRITTEN:
             return self._embed(name, result).fill_(poison(result.dtype))
         if name in _FILLED:
             return self._embed(name, result).copy_(result)
@@ -186,7 +187,7 @@ class HostSyncs(ThroughOps):
         self._patches.close()
 
     def aten(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = func._schema.name.partition("::")[2]
+        name = name_of(func)
         if name in _HOST_OPS and not (args[0].dim() == 0 and args[0].dtype == torch.float64 and args[0].device.type == "cpu"):
             self.found.append(name)
         return super().aten(func, args, kwargs)

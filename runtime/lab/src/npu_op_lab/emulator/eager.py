@@ -24,13 +24,13 @@ from torch.utils.flop_counter import flop_registry
 
 from npu_op_runtime.soc import Soc, get_soc
 
-from ..watch import ThroughOps
+from ..watch import UNWRITTEN, ThroughOps, name_of
 from . import costs
 
 # Allocations and metadata: no kernel runs.
 FREE = frozenset(
     (
-        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "set_", "resize_", "lift_fresh", "_unsafe_view"),
+        *(*UNWRITTEN, "set_", "resize_", "lift_fresh", "_unsafe_view"),
         *("is_same_size", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "_has_compatible_shallow_copy_type"),
     )
 )
@@ -251,12 +251,6 @@ class L2:
             _, (held, was_dirty) = self._held.popitem(last=False)
             written += held if was_dirty else 0
         return missing, written
-
-
-def name_of(func: Any) -> str:
-    """`mm` of `aten::mm.out`."""
-    name: str = func._schema.name.partition("::")[2]
-    return name
 
 
 def _product(name: str, args: tuple[Any, ...], result: torch.Tensor) -> tuple[int, torch.dtype]:

@@ -10,13 +10,13 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from .eager import FREE, PRODUCTS, WRITE_ONLY, AtenRecorder, name_of
+from ..watch import UNWRITTEN, name_of
+from .eager import FREE, PRODUCTS, WRITE_ONLY, AtenRecorder
 
 # Tensors up to here are computed all the same: numbers that decide what a kernel or the host does are small, and so is the work.
 SMALL = 1 << 17  # bytes
 # Storages that hold what nobody computed. The process's own: a backward pass is timed apart from the forward whose results it reads.
 _BLANK: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-_EMPTY = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
 _NEEDS_VALUES = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
 
 
@@ -36,7 +36,7 @@ class CpuRecorder(AtenRecorder):
         name = name_of(func)
         if self._values or name in FREE or func.is_view or torch.Tag.inplace_view in func.tags:
             result = super().call(func, args, kwargs)
-            if not self._values and name in _EMPTY and _all_small(result):
+            if not self._values and name in UNWRITTEN and _all_small(result):
                 with _disable_current_modes():
                     result.zero_()
             return result

@@ -122,6 +122,9 @@ def contiguous_heads(*tensors: torch.Tensor | None, batch_dims: int = 1) -> tupl
 
 
 def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:
+    strides = tensor.stride()
+    if strides[-1] == 1 and 0 not in strides:
+        return True
     apart = all(tensor.stride(dim) != 0 or tensor.shape[dim] == 1 for dim in spaced)
     return apart and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1 or tensor.numel() == 0)
 
@@ -152,57 +155,94 @@ def launch_rotation(
             it is to do so. It is set on the NPU, where a head or two of k in every tile of q cost more than they move.
         constants: its own constexpr arguments beside the plan's.
     """
-    in_place = heads[2] is heads[0]
-    heads = [tensor if tensor is None or heads_dim == 2 else tensor.transpose(1, 2) for tensor in heads]
     q, k, *_ = heads
-    if q is None or all(tensor is None or tensor.numel() == 0 for tensor in heads):
-        return
-    batches, tokens, _, width = q.shape
-    target = target_of(q)
-    one_tile = target.backend == "cuda"
     given = [tensor for tensor in heads if tensor is not None]
-    counts = (q.shape[2], 0 if k is None else k.shape[2])
-    head_stride = max(tensor.stride(2) for tensor in given)
+    if q is None or all(tensor.numel() == 0 for tensor in given):
+        return
+    target = target_of(q)
+    walk = _walk(
+        target, q.element_size(), interleaved and target.backend != "cuda" and all(map(_in_words, given)), heads[2] is q, k_apart,
+        interleaved, heads_dim, half, scalars,
+        tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in heads]),
+        tuple([(angle.shape[0], angle.stride()) for angle in angles]),
+    )  # fmt: skip
+    if walk.words:
+        heads = [None if tensor is None else tensor.view(torch.int32) for tensor in heads]
+    kernel = getattr(load_kernels(module, target.backend), name)
+    launch(kernel, walk.programs, target, q, *heads, *angles, *walk.numbers, **walk.constants, INVERSE=inverse, **constants)
+
+
+class _Walk(NamedTuple):
+    """How a kernel walks the tensors of a call: `numbers` are its run-time arguments behind the tensors."""
+
+    programs: int
+    numbers: tuple[int, ...]
+    constants: dict[str, int | bool]
+    words: bool
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of tokens has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _walk(
+    target: Target,
+    itemsize: int,
+    words: bool,
+    in_place: bool,
+    k_apart: bool,
+    interleaved: bool,
+    heads_dim: int,
+    half: int,
+    scalars: tuple[int, ...],
+    heads: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...],
+    angles: tuple[tuple[int, tuple[int, ...]], ...],
+) -> _Walk:
+    """`heads` are (shape, strides) of q, k, q_out and k_out, `angles` (first size, strides); the others as in `launch_rotation`."""
+    one_tile = target.backend == "cuda"
+    # Sizes and strides as (batch, sequence, heads).
+    order = (0, 1, 2) if heads_dim == 2 else (0, 2, 1)
+    sizes = [None if tensor is None else [tensor[0][dim] for dim in order] for tensor in heads[:2]]
+    steps = [None if tensor is None else [tensor[1][dim] for dim in order] for tensor in heads]
+    q_sizes, k_sizes = sizes
+    assert q_sizes is not None and heads[0] is not None and steps[0] is not None
+    batches, tokens, width = q_sizes[0], q_sizes[1], heads[0][0][3]
+    given = [step for step in steps if step is not None]
+    counts = (q_sizes[2], 0 if k_sizes is None else k_sizes[2])
+    head_stride = max(step[2] for step in given)
     # In place the columns that are not rotated are where they belong.
     rest = 0 if in_place else width - 2 * half
     max_heads = min(max(counts), max(1, _INT32_MAX // max(1, head_stride) - 1))
-    head_major = q.stride(2) > q.stride(1)
-    words = interleaved and not one_tile and all(map(_in_words, given))
-    k_plan = plan = plan_heads(target, counts, half, rest, q.element_size(), interleaved, head_major, max_heads, words)
+    head_major = steps[0][2] > steps[0][1]
+    k_plan = plan = plan_heads(target, counts, half, rest, itemsize, interleaved, head_major, max_heads, words)
     k_tile, tiles_of_k = plan.k_heads, 0
+    constants: dict[str, int | bool] = {}
     apart = k_apart and not one_tile
     if apart:
-        plan, k_plan = (
-            plan_heads(target, (count, 0), half, rest, q.element_size(), interleaved, head_major, max_heads, words) for count in counts
-        )
+        plan, k_plan = (plan_heads(target, (count, 0), half, rest, itemsize, interleaved, head_major, max_heads, words) for count in counts)
         k_tile = k_plan.q_heads
         tiles_of_k = -(-tokens // k_plan.tokens)
     if k_apart:
         constants |= {"K_TOKENS": k_plan.tokens, "K_PIECES": k_plan.pieces, "K_APART": apart}
     if words:
-        heads = [None if tensor is None else tensor.view(torch.int32) for tensor in heads]
-        given = [tensor for tensor in heads if tensor is not None]
+        # Two columns each; every stride is even.
+        given = [[stride // 2 for stride in step] for step in given]
+        steps = [None if step is None else [stride // 2 for stride in step] for step in steps]
         width, rest = width // 2, rest // 2
         plan = plan._replace(rest_block=rest)
-    angle_strides = [(angle.stride(0) if angle.shape[0] > 1 else 0, angle.stride(1)) for angle in angles]
-    one_block = batches == 1 or all(
-        batch == tokens * token for batch, token in (*((tensor.stride(0), tensor.stride(1)) for tensor in given), *angle_strides)
-    )
+    angle_strides = [(strides[0] if size > 1 else 0, strides[1]) for size, strides in angles]
+    one_block = batches == 1 or all(batch == tokens * token for batch, token in (*(step[:2] for step in given), *angle_strides))
     if one_block:
         batches, tokens = 1, batches * tokens
-    strides = [stride for tensor in heads for stride in ((0, 0, 0) if tensor is None else tensor.stride()[:3])]
-    strides += [stride for pair in angle_strides for stride in pair]
+    numbers = [stride for step in steps for stride in (step or (0, 0, 0))]
+    numbers += [stride for pair in angle_strides for stride in pair]
     # A width of whole 32-byte blocks keeps every stride aligned, or none, whatever the number of tokens.
-    aligned = width % 16 == 0 and all(stride % 16 == 0 for stride in (*strides, *scalars))
+    aligned = width % 16 == 0 and all(stride % 16 == 0 for stride in (*numbers, *scalars))
     tiles = batches * -(-tokens // plan.tokens) * (plan.pieces if one_tile else 1) + tiles_of_k
-    launch(
-        getattr(load_kernels(module, target.backend), name),
-        programs(target, tiles, persistent=False),
-        target, q, *heads, *angles, batches, tokens, *strides, *scalars,
-        Q_HEADS=counts[0], K_HEADS=counts[1], TOKENS=plan.tokens, Q_TILE=plan.q_heads, K_TILE=k_tile, PIECES=plan.pieces,
-        HALF=half, HALF_BLOCK=plan.half_block, REST=rest, REST_BLOCK=plan.rest_block,
-        ONE_BLOCK=one_block, ONE_TILE=one_tile, ALIGNED=aligned, INTERLEAVED=interleaved, INVERSE=inverse, **constants,
-    )  # fmt: skip
+    constants |= {
+        "Q_HEADS": counts[0], "K_HEADS": counts[1], "TOKENS": plan.tokens, "Q_TILE": plan.q_heads, "K_TILE": k_tile, "PIECES": plan.pieces,
+        "HALF": half, "HALF_BLOCK": plan.half_block, "REST": rest, "REST_BLOCK": plan.rest_block,
+        "ONE_BLOCK": one_block, "ONE_TILE": one_tile, "ALIGNED": aligned, "INTERLEAVED": interleaved,
+    }  # fmt: skip
+    return _Walk(programs(target, tiles, persistent=False), (batches, tokens, *numbers, *scalars), constants, words)
 
 
 def _in_words(tensor: torch.Tensor) -> bool:

@@ -55,7 +55,7 @@ def _traffic(case: Case) -> Traffic:
 
 
 def _bench_case(model: Model, tokens: int) -> Case:
-    # 64 columns: qk_rope_head_dim of DeepSeek-V3's config.json. A short table: the model of eager counts all of it as read.
+    # 64 columns: qk_rope_head_dim of DeepSeek-V3's config.json.
     return _case(f"{model.name}-T{tokens}", tokens, 4096, 64, tags=frozenset({"bench"}))
 
 

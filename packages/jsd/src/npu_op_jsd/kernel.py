@@ -17,8 +17,8 @@ FARTHEST = tl.constexpr(80.0)
 def _exp(x, CUDA: tl.constexpr, EXACT: tl.constexpr = False):
     """exp(x). CUDA: one instruction after a multiplication, where tl.exp spends three more on results that are subnormal.
 
-    The product's rounding is an error of up to 2^-24 * x of the result. EXACT (CUDA) puts it right: what a fused product leaves of it, and what the
-    constant leaves of log2(e), times ln(2).
+    The product's rounding is an error of up to 2^-24 * x of the result. EXACT (CUDA) puts it right: what a fused product leaves
+    of it, and what the constant leaves of log2(e), times ln(2).
     """
     if CUDA:
         product = x * 1.4426950408889634

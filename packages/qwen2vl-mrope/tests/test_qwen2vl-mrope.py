@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_qwen2vl_mrope import MultimodalRotary, apply_multimodal_rotary, apply_multimodal_rotary_reference
 from npu_op_qwen2vl_mrope.spec import SPEC
 from npu_op_runtime.rotary import launch_rotation
@@ -56,9 +57,8 @@ def test_module_is_the_function():
         torch.testing.assert_close(got, wanted)
 
 
-def test_angles_of_one_batch_serve_all_without_a_copy(monkeypatch):
-    from npu_op_lab.emulator import emulate
-
+@pytest.mark.parametrize("mode", [mode for mode in available_modes() if mode.kernels and mode.executes], ids=lambda mode: mode.name)
+def test_angles_of_one_batch_serve_all_without_a_copy(mode, monkeypatch):
     launched = []
 
     def launch(*arguments, **constants):
@@ -66,8 +66,11 @@ def test_angles_of_one_batch_serve_all_without_a_copy(monkeypatch):
         launch_rotation(*arguments, **constants)
 
     monkeypatch.setattr("npu_op_qwen2vl_mrope.op.launch_rotation", launch)
-    q, cos, sin = torch.randn(2, 2, 5, 16), *(torch.randn(3, 1, 5, 16).expand(3, 2, 5, 16) for _ in range(2))
-    with emulate("Ascend910B4"):
+    q, cos, sin = (
+        torch.randn(2, 2, 5, 16, device=mode.device),
+        *(torch.randn(3, 1, 5, 16, device=mode.device).expand(3, 2, 5, 16) for _ in range(2)),
+    )
+    with mode.enter():
         rotated, _ = apply_multimodal_rotary(q, None, cos, sin, (2, 3, 3))
     torch.testing.assert_close(rotated, apply_multimodal_rotary_reference(q, None, cos, sin, (2, 3, 3))[0])
     assert [angle.stride(0) for angle in launched] == [0, 0]

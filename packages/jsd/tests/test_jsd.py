@@ -8,7 +8,7 @@ import torch
 from npu_op_jsd import JSDLoss, jsd, jsd_reference
 from npu_op_jsd.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
-from npu_op_lab.bench.memory import PeakMemory
+from npu_op_lab.bench.memory import peak_of_loss
 from npu_op_lab.execution import available_modes
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
@@ -124,11 +124,7 @@ def test_memory_is_the_gradient_and_a_number_per_program(mode, gradient):
     log_q, log_p = _log_distributions(64, 2000)
     x = log_q.to(mode.device).requires_grad_(gradient)
     y = log_p.to(mode.device)
-    with PeakMemory([x, y]) as memory, mode.enter():
-        loss = jsd(x, y)
-        if gradient:
-            loss.backward()
-    assert memory.peak <= (3 if gradient else 2) * x.nbytes + 16 * 1024
+    assert peak_of_loss(jsd, x, y, mode=mode) <= (3 if gradient else 2) * x.nbytes + 16 * 1024
 
 
 @pytest.mark.parametrize("mode", [mode for mode in EXECUTED if mode.kernels], ids=lambda mode: mode.name)

@@ -8,7 +8,7 @@ import torch
 from npu_op_kl_div import KLDivLoss, kl_div, kl_div_reference
 from npu_op_kl_div.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
-from npu_op_lab.bench.memory import PeakMemory
+from npu_op_lab.bench.memory import peak_of_loss
 from npu_op_lab.execution import available_modes
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
@@ -80,11 +80,7 @@ def test_memory_is_the_gradient_and_a_number_per_program(mode, gradient):
     logs = torch.randn(64, 2000, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
     x = logs.to(mode.device).requires_grad_(gradient)
     y = logs.detach().exp().to(mode.device)
-    with PeakMemory([x, y]) as memory, mode.enter():
-        loss = kl_div(x, y)
-        if gradient:
-            loss.backward()
-    assert memory.peak <= (3 if gradient else 2) * x.nbytes + 16 * 1024
+    assert peak_of_loss(kl_div, x, y, mode=mode) <= (3 if gradient else 2) * x.nbytes + 16 * 1024
 
 
 @pytest.mark.filterwarnings("ignore:reduction")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
-from npu_op_lab.bench.memory import PeakMemory
+from npu_op_lab.bench.memory import peak_of_loss
 from npu_op_lab.execution import available_modes
 from npu_op_tvd import TVDLoss, tvd, tvd_reference
 from npu_op_tvd.spec import SPEC
@@ -107,11 +107,7 @@ def test_memory_is_the_gradient_and_a_number_per_program(mode, gradient):
     p, q = _distributions(64, 2000)
     x = p.to(mode.device).requires_grad_(gradient)
     y = q.to(mode.device)
-    with PeakMemory([x, y]) as memory, mode.enter():
-        loss = tvd(x, y)
-        if gradient:
-            loss.backward()
-    assert memory.peak <= (3 if gradient else 2) * x.nbytes + 16 * 1024
+    assert peak_of_loss(tvd, x, y, mode=mode) <= (3 if gradient else 2) * x.nbytes + 16 * 1024
 
 
 def test_module_is_the_function():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..execution import Mode
 from ..watch import ThroughOps
 
 MB = 2**20  # Liger's megabyte
@@ -49,3 +50,12 @@ class PeakMemory(ThroughOps):
 
     def _free(self, key: int) -> None:
         self.bytes -= self._alive.pop(key)
+
+
+def peak_of_loss(loss: Callable[..., torch.Tensor], *tensors: torch.Tensor, mode: Mode) -> int:
+    """Peak bytes of `loss(*tensors)`, which stay, and of its backward where one of them requires a gradient."""
+    with PeakMemory(tensors) as memory, mode.enter():
+        result = loss(*tensors)
+        if result.requires_grad:
+            result.backward()
+    return memory.peak

@@ -67,15 +67,17 @@ def head(vocabulary, width, dtype=torch.bfloat16):
 
 def test_rows_of_a_chunk():
     for by_sequence in (False, True):
-        assert chunks_of(8, 1024, head(128256, 4096), 0, by_sequence, True) == Chunks(8192, 8192, 8192)  # twice as large as the weight
+        assert chunks_of(16, 1024, head(128256, 4096), 0, by_sequence, True) == Chunks(16384, 16384, 16384)  # four times the weight
         assert chunks_of(20, 5, head(300, 16), 0, by_sequence, True) == Chunks(100, 100, 100)
         assert chunks_of(0, 5, head(300, 16), 0, by_sequence, True) == Chunks(0, 0, 0)
     assert chunks_of(8, 1024, head(128256, 4096), 0, False, False).rows == 4096  # without gradients nothing asks for more
-    assert chunks_of(20, 1000, head(128256, 16384), 0, False, True).rows == 6672  # 2 GiB would be 8368: even chunks of whole 16 rows
+    assert chunks_of(20, 1000, head(128256, 16384), 0, False, True).rows == 10000  # 4 GiB would be 16736: even chunks of whole 16 rows
+    assert chunks_of(20, 1001, head(128256, 16384), 0, False, True).rows == 10016
+    assert chunks_of(700, 10, head(300, 16), 0, False, True).rows == 3504  # a small weight: 4 MiB would be 6990
     assert chunks_of(20, 5, head(300, 16), 40, False, True).rows == 32
     assert chunks_of(20, 5, head(300, 16), 1, False, True).rows == 16
-    assert chunks_of(9, 1024, head(128256, 4096), 0, True, True) == Chunks(9216, 5120, 5120)  # whole sequences, evenly
-    assert chunks_of(2, 9000, head(128256, 4096), 0, True, True) == Chunks(18000, 9000, 4512)  # each by itself
+    assert chunks_of(17, 1024, head(128256, 4096), 0, True, True) == Chunks(17408, 9216, 9216)  # whole sequences, evenly
+    assert chunks_of(2, 18000, head(128256, 4096), 0, True, True) == Chunks(36000, 18000, 9008)  # each by itself
 
 
 @pytest.mark.parametrize("by_sequence", (False, True))

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-# Logits of a chunk: at most as large as the weight, within these bounds, and where gradients are made twice as large: each chunk but the
-# last adds to the weight's gradient, whose traffic is to stay a small part of the products'.
+# Logits of a chunk: at most as large as the weight, within these bounds, and where gradients are made four times as large: of every chunk
+# but the last forward makes the gradients' products, and each adds to the weight's gradient.
 _MOST_BYTES = 1 << 30
 _LEAST_BYTES = 1 << 20
-_WITH_GRADIENT = 2
+_WITH_GRADIENT = 4
 # Chunks of tokens start at such rows, so that every load of a chunk is aligned.
 _ROWS = 16
 

@@ -81,9 +81,9 @@ def fused_linear_grpo_loss(
         bias: (V,), dtype of hidden, or None.
         ref_hidden, ref_weight, ref_bias: (B, L, H'), (V, H'), (V,): of the reference model, dtype of hidden; no gradient. Instead of
             ref_logps.
-        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits twice
-            as large as the weight, between 2 MiB and 2 GiB (without gradients half of that). Sequence level with old_logps makes logits
-            twice if a sequence is longer.
+        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits four
+            times as large as the weight, between 4 MiB and 4 GiB (without gradients a quarter of that). Sequence level with old_logps
+            makes logits twice if a sequence is longer.
         weight_accumulation: "float32" adds up the gradients of a half-precision weight by more than two chunks in fp32, 4 x V x H
             bytes; "input" in the weight's dtype, without.
         selected_ids, attention_mask, advantages and the rest: see `grpo_loss`.

@@ -91,6 +91,36 @@ def test_a_wrong_provider_is_never_timed(backend: Measured) -> None:
     assert not any(record.y_values_50 for record in outcome.records)
 
 
+def test_the_time_of_the_host_is_taken_in_turns_at_few_rows(backend: Measured) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def watched(name: str) -> Callable[..., torch.Tensor]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            calls.append((name, len(x)))
+            return x + x
+
+        return call
+
+    point = points_of(spec(), ["llama_3_8b"], [4096])[0]
+    found = backend.host_times(point, {name: watched(name) for name in ("ours", "compile", "liger")}, ["no-grad-forward"])
+    assert {name: len(measured) for name, measured in found.items()} == {"ours": 1, "liger": 1}
+    calls = calls[2:]  # those that draw incoming gradients
+    assert [name for name, _ in calls[::20]] == ["ours", "liger"] * 16 and len(calls) == 2 * 16 * 20
+    assert {rows for _, rows in calls} == {1024}
+
+
+def test_a_peer_without_a_time_of_the_host_keeps_its_other_figures(backend: Measured) -> None:
+    def only_long(x: torch.Tensor) -> torch.Tensor:
+        if len(x) < 2048:
+            raise ValueError("too short")
+        return x + x
+
+    points = points_of(spec(peers={"liger": only_long}), ["llama_3_8b"], [2048])
+    outcome = run(backend, points, ["ours", "liger"], ["no-grad-forward"])
+    assert outcome.notes == ["toy: no time of the host at llama_3_8b-T2048: ValueError: too short"]
+    assert {record.metric_name for record in outcome.records} == {"speed", "memory"}
+
+
 def test_argument_sets_take_turns_beyond_l2(backend: Measured) -> None:
     seen: set[int] = set()
 

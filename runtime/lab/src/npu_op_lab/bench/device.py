@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,13 +14,6 @@ from npu_op_runtime.soc import get_soc
 # Device clocks for which the stream is held while the host fills it: about 5 ms, the host's part of a batch.
 _HOLD_CYCLES = 10_000_000
 _BATCH = 10
-
-
-class Timed(NamedTuple):
-    """One call: ms between the events around it, and µs that the host took to issue it."""
-
-    ms: float
-    host_us: float
 
 
 class Device:
@@ -58,24 +50,22 @@ class Device:
         found: int = self._api.memory_allocated()
         return found
 
-    def time(self, calls: Sequence[Callable[[], Any]]) -> list[Timed]:
-        """Each call once, in batches whose launches are queued before the first of them starts: the host is not waited for."""
-        found = []
+    def time(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """ms between the events around each call, in batches queued before the first of them starts: the host is not waited for."""
+        found: list[float] = []
         for start in range(0, len(calls), _BATCH):
-            events, hosts = [], []
-            with _no_collection():
+            events = []
+            with no_collection():
                 self.synchronize()
                 self.hold()
                 for call in calls[start : start + _BATCH]:
                     before, after = self.event(), self.event()
                     before.record()
-                    begun = time.perf_counter()
                     call()
-                    hosts.append((time.perf_counter() - begun) * 1e6)
                     after.record()
                     events.append((before, after))
                 self.synchronize()
-            found += [Timed(before.elapsed_time(after), host) for (before, after), host in zip(events, hosts, strict=True)]
+            found += [before.elapsed_time(after) for before, after in events]
         return found
 
     def peak(self, call: Callable[[], Any]) -> int:
@@ -104,7 +94,7 @@ class Device:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     gc.disable()
     try:
         yield

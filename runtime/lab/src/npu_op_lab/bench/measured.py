@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,11 @@ import torch
 
 from ..execution import Mode
 from ..inputs import Inputs
-from ..passes import Call, Reference, evaluate, named, reference_results, wanted
-from .device import Device, Timed
-from .measurement import Measurement, Place, Verification
+from ..passes import Call, Reference, evaluate, reference_results, wanted
+from .arguments import Arguments, copied
+from .device import Device
+from .host_time import host_times
+from .measurement import Measurement, Place, Verification, spread
 from .memory import MB
 from .npu_profile import device_times
 from .points import Point
@@ -73,6 +74,9 @@ class Measured:
         self._device.empty_cache()
         return found
 
+    def host_times(self, point: Point, functions: Mapping[str, Callable[..., Any]], modes: Sequence[str]) -> dict[str, list[Measurement]]:
+        return host_times(self._device, point, functions, modes)
+
     def _at(self, point: Point) -> _Drawn:
         """The inputs of the point, drawn once for all providers."""
         if self._drawn is None or self._drawn.point is not point:
@@ -80,44 +84,40 @@ class Measured:
             self._drawn = _Drawn(point, point.spec.make_inputs(point.case, Inputs(self._device.kind)))
         return self._drawn
 
-    def _mode(self, mode: str, sets: Sequence[_Arguments]) -> list[Measurement]:
-        def once() -> list[Timed]:
+    def _mode(self, mode: str, sets: Sequence[Arguments]) -> list[Measurement]:
+        def once() -> list[float]:
             return self._device.time([arguments.call(mode) for arguments in sets])
 
         for _ in range(_WARM_UP):
             warm = once()
-        slowest = max(timed.ms for timed in warm) * 1e-3
+        slowest = max(warm) * 1e-3
         samples = min(max(int(_SECONDS / max(slowest, 1e-6)), _SAMPLES[0]), _SAMPLES[1])
         timed = [one for _ in range(-(-samples // len(sets))) for one in once()]
-        found = [
-            _measurement(mode, "speed", [one.ms for one in timed]),
-            _measurement(mode, "host_time", [one.host_us for one in timed]),
-            self._memory(mode, sets[0]),
-        ]
+        found = [spread(mode, "speed", timed), self._memory(mode, sets[0])]
         if self._device.kind == "npu":
-            found.append(_measurement(mode, "device_time", device_times([arguments.call(mode) for arguments in sets])))
+            found.append(spread(mode, "device_time", device_times([arguments.call(mode) for arguments in sets])))
         return found
 
-    def _memory(self, mode: str, arguments: _Arguments) -> Measurement:
+    def _memory(self, mode: str, arguments: Arguments) -> Measurement:
         before = self._device.allocated
         call = arguments.call(mode)
         peak = (self._device.peak(call) - before + arguments.bytes) / MB
         return Measurement(mode, "memory", peak, peak, peak, 1)
 
-    def _argument_sets(self, point: Point, function: Callable[..., Any]) -> list[_Arguments]:
+    def _argument_sets(self, point: Point, function: Callable[..., Any]) -> list[Arguments]:
         inputs = self._at(point).inputs
-        first = _Arguments(point, function, copied(inputs))
+        first = Arguments(point, function, copied(inputs))
         turns = -(-_L2_TURNS * self._device.l2_bytes // max(first.bytes, 1)) + 1
         # A set has results, and what its backward needs, beside the arguments: several times their size.
         room = int(self._device.free_bytes // (8 * max(first.bytes, 1)))
         count = max(_SETS[0], min(turns, room, _SETS[1]))
-        return [first, *(_Arguments(point, function, copied(inputs)) for _ in range(count - 1))]
+        return [first, *(Arguments(point, function, copied(inputs)) for _ in range(count - 1))]
 
     def _copy_bandwidth(self) -> float:
         source = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=self._device.kind)
         target = torch.empty_like(source)
         times = self._device.time([lambda: target.copy_(source)] * 20)
-        return 2 * _COPY_BYTES / (statistics.median(timed.ms for timed in times) * 1e-3)
+        return 2 * _COPY_BYTES / (statistics.median(times) * 1e-3)
 
 
 @dataclass
@@ -127,43 +127,3 @@ class _Drawn:
     point: Point
     inputs: dict[str, Any]
     reference: Reference | None = None
-
-
-def copied(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same values in memory of their own."""
-    return {name: value.detach().clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
-
-
-class _Arguments:
-    """One set of arguments and incoming gradients, and the calls with them."""
-
-    def __init__(self, point: Point, function: Callable[..., Any], inputs: dict[str, Any]) -> None:
-        names = wanted(point.spec, point.case, inputs)
-        self._leaves = [inputs[name].detach().requires_grad_() for name in names]
-        self._inputs = {**inputs, **dict(zip(names, self._leaves, strict=True))}
-        self._function = functools.partial(function, **self._inputs, **point.case.options)
-        self._upstream = [torch.randn_like(root) for root in _roots(self._function())] if names else []
-        tensors = [*self._inputs.values(), *self._upstream]
-        self.bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, torch.Tensor))
-
-    def call(self, mode: str) -> Callable[[], Any]:
-        """A call in a mode; for "backward" the forward is run now."""
-        if mode == "no-grad-forward":
-            return torch.no_grad()(self._function)
-        if mode == "forward":
-            return self._function
-        if mode == "full":
-            return lambda: self._backward(_roots(self._function()))
-        return functools.partial(self._backward, _roots(self._function()))
-
-    def _backward(self, roots: list[torch.Tensor]) -> Any:
-        return torch.autograd.grad(roots, self._leaves, self._upstream, allow_unused=True)
-
-
-def _roots(result: Any) -> list[torch.Tensor]:
-    return [out for out in named(result).values() if out is not None and out.requires_grad]
-
-
-def _measurement(mode: str, metric: str, values: Sequence[float]) -> Measurement:
-    low, median, high = (float(torch.tensor(values, dtype=torch.float64).quantile(q)) for q in (0.2, 0.5, 0.8))
-    return Measurement(mode, metric, median, low, high, len(values))

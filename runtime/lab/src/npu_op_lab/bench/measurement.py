@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import torch
 
 from npu_op_runtime.spec import Traffic
 
@@ -81,8 +83,18 @@ class Backend(Protocol):
         ...
 
     def measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]:
-        """Every metric in every mode; called after a verdict in its favour."""
+        """Every metric but the host's time in every mode; called after a verdict in its favour."""
         ...
+
+    def host_times(self, point: Point, functions: Mapping[str, Callable[..., Any]], modes: Sequence[str]) -> dict[str, list[Measurement]]:
+        """The host's time of every provider that was measured at the point, by its name, in every mode; {} where there is no host."""
+        ...
+
+
+def spread(mode: str, metric: str, values: Sequence[float]) -> Measurement:
+    """Median, 20th and 80th percentile of the values."""
+    low, median, high = (float(torch.tensor(values, dtype=torch.float64).quantile(q)) for q in (0.2, 0.5, 0.8))
+    return Measurement(mode, metric, median, low, high, len(values))
 
 
 def minimum_bytes(traffic: Traffic, mode: str) -> int:

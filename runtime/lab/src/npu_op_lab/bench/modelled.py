@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,9 @@ class Modelled:
         if (key, tuple(modes)) not in self._measured:
             self._measured[key, tuple(modes)] = self._measure(point, provider, function, modes)
         return self._measured[key, tuple(modes)]
+
+    def host_times(self, point: Point, functions: Mapping[str, Callable[..., Any]], modes: Sequence[str]) -> dict[str, list[Measurement]]:
+        return {}  # a CPU's time says nothing of an NPU's host
 
     def _measure(self, point: Point, provider: str, function: Callable[..., Any], modes: Sequence[str]) -> list[Measurement]:
         eager = provider == "eager"

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import Any
 
 from npu_op_runtime.stack import version_of
 
@@ -56,6 +57,7 @@ def run(
     raised: dict[tuple[str, str], tuple[Point, Verification]] = {}
     sweeps: dict[tuple[str, str, str], _Sweep] = defaultdict(_Sweep)
     for point in points:
+        timed: dict[str, Callable[..., Any]] = {}
         for provider in providers:
             progress(f"{point.case.name} {provider}")
             try:
@@ -78,6 +80,15 @@ def run(
             sweep.points.append(point)
             sweep.verified.append(verified)
             sweep.measured.append(measured)
+            if verified.passed:
+                timed[provider] = function
+        try:
+            hosts = backend.host_times(point, timed, _modes(point, modes))
+        except Exception as error:  # as above
+            _note(outcome.notes, f"{point.kernel}: no time of the host at {point.case.name}: {type(error).__name__}: {_first_line(error)}")
+            continue
+        for provider, found in hosts.items():
+            sweeps[point.kernel, point.model, provider].measured[-1].extend(found)
     for (_, _, provider), sweep in sweeps.items():
         outcome.records += _records(backend, provider, sweep, modes)
     for point, verified in raised.values():
@@ -107,7 +118,8 @@ def _records(backend: Backend, provider: str, sweep: _Sweep, modes: Sequence[str
     if refused:
         return _without_figures(backend, provider, sweep, modes, refused)
     worst = max(sweep.verified, key=lambda verified: verified.worst)
-    wanted = dict.fromkeys((one.mode, one.metric) for measured in sweep.measured for one in measured)
+    everywhere = set.intersection(*({(one.mode, one.metric) for one in measured} for measured in sweep.measured))
+    wanted = [(one.mode, one.metric) for one in sweep.measured[0] if (one.mode, one.metric) in everywhere]
     return [
         _record(backend, provider, sweep, mode, metric, [_pick(measured, mode, metric) for measured in sweep.measured], worst)
         for mode, metric in wanted

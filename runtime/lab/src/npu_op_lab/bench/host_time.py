@@ -1,0 +1,50 @@
+"""The host's part of a call: all providers in turns, since rounds that follow one another differ by half on a busy machine."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..inputs import Inputs
+from .arguments import Arguments, copied
+from .device import Device, no_collection
+from .measurement import Measurement, spread
+from .points import Point
+from .verify import reduced
+
+_ROUNDS = 15
+_CALLS = 20
+# Few rows: the host does the same for any number, and does not wait for the device.
+_FORWARD_BYTES = 1 << 18
+
+
+def host_times(
+    device: Device, point: Point, functions: Mapping[str, Callable[..., Any]], modes: Sequence[str]
+) -> dict[str, list[Measurement]]:
+    """µs a call, the mean of a round of calls for each of the rounds; of every provider but torch.compile, which would compile anew."""
+    few = replace(point, case=reduced(point, _FORWARD_BYTES))
+    inputs = few.spec.make_inputs(few.case, Inputs(device.kind))
+    arguments = {name: Arguments(few, function, copied(inputs)) for name, function in functions.items() if name != "compile"}
+    found: dict[str, list[Measurement]] = defaultdict(list)
+    for mode in modes:
+        rounds: dict[str, list[float]] = defaultdict(list)
+        for _ in range(1 + _ROUNDS):
+            for name, own in arguments.items():
+                rounds[name].append(_round(device, [own.call(mode) for _ in range(_CALLS)]))
+        for name, (_, *timed) in rounds.items():  # the first warms up
+            found[name].append(spread(mode, "host_time", timed))
+    return found
+
+
+def _round(device: Device, calls: Sequence[Callable[[], Any]]) -> float:
+    with no_collection():
+        device.synchronize()
+        begun = time.perf_counter()
+        for call in calls:
+            call()
+        microseconds = (time.perf_counter() - begun) * 1e6 / len(calls)
+        device.synchronize()
+    return microseconds

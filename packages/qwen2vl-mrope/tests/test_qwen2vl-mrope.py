@@ -73,7 +73,7 @@ def test_angles_of_one_batch_serve_all_without_a_copy(mode, monkeypatch):
     with mode.enter():
         rotated, _ = apply_multimodal_rotary(q, None, cos, sin, (2, 3, 3))
     torch.testing.assert_close(rotated, apply_multimodal_rotary_reference(q, None, cos, sin, (2, 3, 3))[0])
-    assert [angle.stride(0) for angle in launched] == [0, 0]
+    assert [angle.stride(1) for angle in launched] == [0, 0]
 
 
 _Q, _C = torch.ones(2, 4, 5, 8), torch.ones(3, 2, 5, 8)

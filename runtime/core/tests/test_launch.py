@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from npu_op_runtime import launch as launch_module
 from npu_op_runtime.device import Target
-from npu_op_runtime.launch import launch
+from npu_op_runtime.launch import Launch, launch
 
 NPU = Target("npu", 40, 196608)
 
@@ -125,3 +127,48 @@ def test_another_triton_is_always_asked(cuda, monkeypatch):
     for _ in range(2):
         launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
     assert len(kernel.searched) == 2
+
+
+@pytest.fixture
+def kept(cuda, monkeypatch):
+    """A kept launch of a kernel that compiles, and the kernel."""
+    kernel = CompilingKernel()
+    monkeypatch.setattr("npu_op_runtime.launch.load_kernels", lambda module, backend: SimpleNamespace(kernel=kernel))
+    return Launch("module", "kernel", 3, cuda, (5, 1e-6), num_warps=8, COLS=2, ROWS=4), kernel
+
+
+def test_a_kept_launch_goes_to_what_was_compiled_for_it(kept):
+    run, kernel = kept
+    x, y = torch.empty(8), torch.empty(8)
+    run(x)
+    run(y)
+    assert kernel.searched == [((3,), (x, 5, 1e-6), 8, 4, 2)]
+    assert kernel.launched == [((3, 1, 1), (y, 5, 1e-6, 4, 2))]
+
+
+def test_a_kept_launch_compiles_anew_for_another_alignment_and_another_kernel(kept, monkeypatch):
+    run, kernel = kept
+    x = torch.empty(8)
+    run(x)
+    run(x[1:])
+    assert len(kernel.searched) == 2
+    other = CompilingKernel()
+    monkeypatch.setattr("npu_op_runtime.launch.load_kernels", lambda module, backend: SimpleNamespace(kernel=other))
+    run(x)
+    assert len(other.searched) == 1 and kernel.launched == []
+
+
+def test_a_kept_launch_of_another_triton_is_launched_as_any(kept, monkeypatch):
+    run, kernel = kept
+    monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: False)
+    for _ in range(2):
+        run(torch.empty(8))
+    assert len(kernel.searched) == 2 and kernel.launched == []
+
+
+def test_a_kept_launch_on_the_npu_hands_over_everything(monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr("npu_op_runtime.launch.load_kernels", lambda module, backend: SimpleNamespace(kernel=kernel))
+    x = torch.empty(1)
+    Launch("module", "kernel", 3, NPU, (7,), num_warps=8, BLOCK=2)(None, x)
+    assert kernel.calls == [((3,), (None, x, 7), {"BLOCK": 2})]

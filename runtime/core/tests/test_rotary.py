@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npu_op_runtime.device import Target
-from npu_op_runtime.rotary import contiguous_heads, plan_heads, require_overwritable
+from npu_op_runtime.rotary import launch_rotation, plan_heads, require_overwritable
 
 _NPU, _CUDA = Target("npu", 40, 192 * 1024), Target("cuda", 132, 0)
 
@@ -39,22 +41,47 @@ def test_a_head_that_does_not_fit_is_named():
         plan_heads(_NPU, (1, 1), 20000, 0, 2, False, False, 1)
 
 
-def test_only_what_a_kernel_cannot_walk_is_copied():
-    x = torch.zeros(2, 3, 4, 8)
-    walked = (x, x.transpose(1, 2), x[..., 1:5], x[:1].expand(2, 3, 4, 8), None)
-    assert all(after is before for before, after in zip(walked, contiguous_heads(*walked)))
+@pytest.fixture
+def launched(monkeypatch):
+    """The tensors that kernels are launched on."""
+    found = []
+    monkeypatch.setattr("npu_op_runtime.rotary.target_of", lambda tensor: _NPU)
+    monkeypatch.setattr("npu_op_runtime.launch.load_kernels", lambda module, backend: SimpleNamespace(kernel=None))
+    monkeypatch.setattr("npu_op_runtime.launch.launch", lambda kernel, programs, target, anchor, *args, **constants: found.append(args))
+    return found
+
+
+def _launch(q, k, *angles, **options):
+    outputs = (torch.empty_like(q), None if k is None else torch.empty_like(k))
+    options = {"heads_dim": 2, "interleaved": False, "inverse": False} | options
+    launch_rotation("module", "kernel", (q, k, *outputs), angles, angles[0].shape[-1] // 2, **options)
+
+
+def test_only_what_a_kernel_cannot_walk_is_copied(launched):
+    x, angles = torch.zeros(2, 3, 4, 8), torch.zeros(3, 8)
+    for walked in (x, x.transpose(1, 2).contiguous().transpose(1, 2), x[..., 1:5], x[:1].expand(2, 3, 4, 8)):
+        _launch(walked, walked, angles)
+        assert launched[-1][0] is walked and launched[-1][1] is walked and launched[-1][4] is angles
     for copied in (x[..., ::2], x[:, :1].expand(2, 3, 4, 8), x[..., :1].expand(2, 3, 4, 8)):
-        (after,) = contiguous_heads(copied)
-        assert after.is_contiguous()
-        assert torch.equal(after, copied)
+        _launch(x, copied, angles)
+        assert launched[-1][0] is x
+        assert launched[-1][1].is_contiguous() and torch.equal(launched[-1][1], copied)
+    assert len(launched) == 7
 
 
-def test_batches_may_be_expanded():
-    angles = torch.zeros(3, 1, 4, 8).expand(3, 2, 4, 8)
-    assert contiguous_heads(angles, batch_dims=2)[0] is angles
-    assert contiguous_heads(angles)[0].is_contiguous()
-    tokens = torch.zeros(3, 2, 1, 8).expand(3, 2, 4, 8)
-    assert contiguous_heads(tokens, batch_dims=2)[0].is_contiguous()
+def test_batches_of_angles_may_be_expanded(launched):
+    x, angles = torch.zeros(2, 4, 5, 8), torch.zeros(3, 1, 4, 8).expand(3, 2, 4, 8)
+    _launch(x, None, angles)
+    assert launched[-1][4] is angles
+    _launch(x, None, torch.zeros(2, 1, 8).expand(2, 4, 8))
+    assert launched[-1][4].is_contiguous()
+
+
+def test_kernels_get_the_strides_of_the_layout(launched):
+    q, angles = torch.zeros(2, 5, 4, 8).transpose(1, 2), torch.zeros(3, 2, 4, 8)
+    _launch(q, None, angles)
+    numbers = launched[-1][5:]
+    assert numbers == (2, 4, 160, 8, 32, 0, 0, 0, 160, 8, 32, 0, 0, 0, 32, 8, 64)
 
 
 def test_an_expanded_tensor_is_not_overwritten():

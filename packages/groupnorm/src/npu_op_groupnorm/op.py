@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+from typing import NamedTuple
 
 import torch
 
@@ -12,7 +14,7 @@ from npu_op_runtime.checks import require_number, require_same_device, require_s
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.tiling import programs
@@ -112,20 +114,36 @@ def _channel_rows(x: torch.Tensor) -> torch.Tensor:
     return rows if rows.stride(2 if spatial > 1 else 1) == 1 else rows.contiguous()
 
 
-def _plan(target: Target, num_groups: int, rows: tuple[torch.Tensor, ...], streams: int, parameter_rows: int) -> GroupPlan:
-    _, channels, spatial = rows[0].shape
-    dense = all(tensor.stride(1) == spatial for tensor in rows)
-    itemsize = rows[0].element_size()
-    return plan_groups(target, num_groups, channels // num_groups, spatial, itemsize, streams, parameter_rows, dense=dense)
+class _Layout(NamedTuple):
+    """What the kernels are told of tensors of `_channel_rows`: their shape, and (sample, channel) strides of each."""
+
+    samples: int
+    channels: int
+    spatial: int
+    strides: tuple[tuple[int, int], ...]
+
+    @property
+    def dense(self) -> bool:
+        return all(channel == self.spatial for _, channel in self.strides)
 
 
-def _tile(plan: GroupPlan, num_groups: int, rows: tuple[torch.Tensor, ...]) -> dict[str, int | bool]:
+def _layout(*rows: torch.Tensor) -> _Layout:
+    samples, channels, spatial = rows[0].shape
+    return _Layout(samples, channels, spatial, tuple([(tensor.stride(0), tensor.stride(1)) for tensor in rows]))
+
+
+def _plan(target: Target, num_groups: int, layout: _Layout, itemsize: int, streams: int, parameter_rows: int) -> GroupPlan:
+    width = layout.channels // num_groups
+    return plan_groups(target, num_groups, width, layout.spatial, itemsize, streams, parameter_rows, dense=layout.dense)
+
+
+def _tile(plan: GroupPlan, num_groups: int, layout: _Layout) -> dict[str, int | bool]:
     """Constants of the kernel that `plan` is for."""
-    _, channels, spatial = rows[0].shape
+    _, channels, spatial, _ = layout
     if plan.layout == "narrow":
         return {"groups": num_groups, "width": channels // num_groups * spatial, "ROWS": plan.rows, "COLS": plan.cols}
     tile = {"channels": channels, "spatial": spatial, "D": channels // num_groups, "FOLD": plan.fold, "COLS": plan.cols}
-    return tile | {"GROUPS": plan.groups, "SLOTS": plan.slots, "DENSE": all(tensor.stride(1) == spatial for tensor in rows)}
+    return tile | {"GROUPS": plan.groups, "SLOTS": plan.slots, "DENSE": layout.dense}
 
 
 def _tiles(plan: GroupPlan, num_groups: int) -> int:
@@ -152,27 +170,37 @@ def _forward_kernel(
         return y, mean, rstd
     target = target_of(x)
     # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
-    weight, bias = (None if parameter is None else parameter.contiguous() for parameter in (weight, bias))
+    weight = None if weight is None else weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
     rows = _channel_rows(x)
     if rows.data_ptr() != x.data_ptr():
         warnings.warn(f"copying x of shape {tuple(x.shape)} and strides {x.stride()}: its groups are not contiguous", stacklevel=2)
-    samples, channels, spatial = rows.shape
-    plan = _plan(target, num_groups, (rows,), 2, 2)
-    constants = _tile(plan, num_groups, (rows,)) | {"HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "SAVE": save}
-    kernel = getattr(load_kernels(_KERNELS, target.backend), _FORWARD[plan.layout])
-    if plan.layout == "narrow":
-        parts = _parts(target, plan, num_groups, samples, persistent=False)
-        launch(
-            kernel, programs(target, num_groups * parts, persistent=False), target, x,
-            rows, _per_element(weight, spatial), _per_element(bias, spatial), y, mean, rstd, samples, rows.stride(0), eps, parts,
-            num_warps=plan.num_warps, **constants,
-        )  # fmt: skip
-        return y, mean, rstd
-    launch(
-        kernel, programs(target, samples * _tiles(plan, num_groups), persistent=False), target, x,
-        rows, weight, bias, y, mean, rstd, samples, rows.stride(0), rows.stride(1), eps, num_warps=plan.num_warps, **constants,
-    )  # fmt: skip
+    run, narrow = _forward_launch(target, num_groups, _layout(rows), dtypes_of(x, weight, bias), eps, save)
+    if narrow:
+        weight, bias = _per_element(weight, rows.shape[2]), _per_element(bias, rows.shape[2])
+    run(rows, weight, bias, y, mean, rstd)
     return y, mean, rstd
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of samples has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _forward_launch(
+    target: Target, num_groups: int, layout: _Layout, dtypes: tuple[torch.dtype | None, ...], eps: float, save: bool
+) -> tuple[Launch, bool]:
+    """The launch for x, weight and bias of these dtypes, and whether it takes a weight and a bias for each element."""
+    assert dtypes[0] is not None
+    plan = _plan(target, num_groups, layout, dtypes[0].itemsize, 2, 2)
+    constants = _tile(plan, num_groups, layout) | {"HAS_WEIGHT": dtypes[1] is not None, "HAS_BIAS": dtypes[2] is not None, "SAVE": save}
+    ((sample, channel),) = layout.strides
+    narrow = plan.layout == "narrow"
+    numbers: tuple[float, ...]
+    if narrow:
+        parts = _parts(target, plan, num_groups, layout.samples, persistent=False)
+        grid, numbers = num_groups * parts, (layout.samples, sample, eps, parts)
+    else:
+        grid, numbers = layout.samples * _tiles(plan, num_groups), (layout.samples, sample, channel, eps)
+    grid = programs(target, grid, persistent=False)
+    return Launch(_KERNELS, _FORWARD[plan.layout], grid, target, numbers, num_warps=plan.num_warps, **constants), narrow
 
 
 def _forward_reference(x, num_groups, weight, bias, eps, save):
@@ -196,33 +224,42 @@ def _backward_kernel(
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()
     rows = _channel_rows(x), _channel_rows(dy)
-    samples, channels, spatial = rows[0].shape
-    plan = _plan(target, num_groups, rows, 3, 3)
-    constants = _tile(plan, num_groups, rows) | {"HAS_WEIGHT": weight is not None}
-    constants |= {"NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight, "NEED_DBIAS": need_dbias}
-    kernel = getattr(load_kernels(_KERNELS, target.backend), _BACKWARD[plan.layout])
-    strides = [tensor.stride(dim) for tensor in rows for dim in ((0,) if plan.layout == "narrow" else (0, 1))]
-    if plan.layout == "narrow":
-        parts = _parts(target, plan, num_groups, samples, persistent=True)
-        partials = x.new_empty((parts, len(dparameters), channels * spatial), dtype=torch.float32)
-        grid = programs(target, num_groups * parts, persistent=True)
+    needs = need_dx, need_dweight, need_dbias
+    run, narrow, parts = _backward_launch(target, num_groups, _layout(*rows), dtypes_of(x, weight, dy), needs)
+    _, channels, spatial = rows[0].shape
+    columns = channels * spatial if narrow else channels
+    if narrow:
         weight = _per_element(weight, spatial)
-        sizes = (samples, *strides, parts)
-    else:
-        partials = x.new_empty((samples, len(dparameters), channels), dtype=torch.float32)
-        grid = programs(target, samples * _tiles(plan, num_groups), persistent=False)
-        sizes = (samples, *strides)
-    launch(
-        kernel, grid, target, x, rows[0], weight, rows[1], mean, rstd, dx if need_dx else None, partials, *sizes,
-        num_warps=plan.num_warps, **constants,
-    )  # fmt: skip
+    partials = x.new_empty((parts, len(dparameters) * columns), dtype=torch.float32)
+    run(rows[0], weight, rows[1], mean, rstd, dx if need_dx else None, partials)
     if need_dweight or need_dbias:
-        if plan.layout == "narrow" and spatial > 1:
-            sums = sum_partials(partials.flatten(1), torch.float32, target)
+        if narrow and spatial > 1:
+            sums = sum_partials(partials, torch.float32, target)
             dparameters.copy_(sums.view(-1, channels, spatial).sum(2))
         else:
-            dparameters = sum_partials(partials.flatten(1), dparameters.dtype, target).view_as(dparameters)
+            dparameters = sum_partials(partials, dparameters.dtype, target).view_as(dparameters)
     return dx, dparameters
+
+
+@functools.lru_cache(maxsize=4096)
+def _backward_launch(
+    target: Target, num_groups: int, layout: _Layout, dtypes: tuple[torch.dtype | None, ...], needs: tuple[bool, bool, bool]
+) -> tuple[Launch, bool, int]:
+    """The launch for x, weight and dy of these dtypes, whether it takes a weight for each element, and rows of its partial sums."""
+    assert dtypes[0] is not None
+    plan = _plan(target, num_groups, layout, dtypes[0].itemsize, 3, 3)
+    constants = _tile(plan, num_groups, layout) | {"HAS_WEIGHT": dtypes[1] is not None}
+    constants |= dict(zip(("NEED_DX", "NEED_DWEIGHT", "NEED_DBIAS"), needs))
+    narrow = plan.layout == "narrow"
+    if narrow:
+        parts = _parts(target, plan, num_groups, layout.samples, persistent=True)
+        grid = programs(target, num_groups * parts, persistent=True)
+        numbers = (layout.samples, *[sample for sample, _ in layout.strides], parts)
+    else:
+        parts = layout.samples
+        grid = programs(target, parts * _tiles(plan, num_groups), persistent=False)
+        numbers = (layout.samples, *[stride for strides in layout.strides for stride in strides])
+    return Launch(_KERNELS, _BACKWARD[plan.layout], grid, target, numbers, num_warps=plan.num_warps, **constants), narrow, parts
 
 
 def _backward_reference(dy, x, num_groups, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):

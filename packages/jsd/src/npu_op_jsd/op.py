@@ -102,10 +102,8 @@ def _forward_kernel(
         read, wanted, needs = read[::-1], wanted[::-1], needs[::-1]
     partials = launch_divergence(
         _KERNELS, "jsd", read, wanted, shift_labels,
-        (
-            None if shift_labels is None else kept_scale(shift_labels, ignore_index, 1),
-            1 / log_q.shape[:-1].numel(), beta, 1 - beta, ignore_index,
-        ),
+        (None if shift_labels is None else kept_scale(shift_labels, ignore_index, 1),),
+        (1 / log_q.shape[:-1].numel(), beta, 1 - beta, ignore_index),
         work=4, reduced=True, cuda_warps=8,
         HAS_LABELS=shift_labels is not None, MIXED=0 < beta < 1, NEED_DQ=needs[0], NEED_DP=needs[1],
         CUDA=target_of(log_q).backend == "cuda",

@@ -83,7 +83,7 @@ def _forward_kernel(input: torch.Tensor, target: torch.Tensor, reduction: str, l
     if input.numel() == 0:
         return loss.fill_(0.0 if divisor else math.nan) if reduced else loss
     partials = launch_divergence(
-        _KERNELS, "kl_div_forward", (input, target), (None if reduced else loss,), None, (1 / divisor,),
+        _KERNELS, "kl_div_forward", (input, target), (None if reduced else loss,), None, (), (1 / divisor,),
         work=3, reduced=reduced, cuda_warps=8, cuda_resident_warps=48, LOG_TARGET=log_target, REDUCED=reduced,
     )  # fmt: skip
     return loss if partials is None else sum_loss(partials, loss.dtype)
@@ -109,7 +109,7 @@ def _backward_kernel(
     read = (None if reduced else dloss, input if need_dtarget else None, target)
     wanted = (dinput if need_dinput else None, dtarget if need_dtarget else None)
     launch_divergence(
-        _KERNELS, "kl_div_backward", read, wanted, None, (dloss if reduced else None, 1 / _divisor(input.shape, reduction)),
+        _KERNELS, "kl_div_backward", read, wanted, None, (dloss if reduced else None,), (1 / _divisor(input.shape, reduction),),
         work=4 if need_dtarget else 2, reduced=False,
         LOG_TARGET=log_target, REDUCED=reduced, NEED_DINPUT=need_dinput, NEED_DTARGET=need_dtarget,
     )  # fmt: skip

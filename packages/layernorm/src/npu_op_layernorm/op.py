@@ -11,7 +11,7 @@ from npu_op_runtime.checks import require_number, require_same_device, require_s
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
@@ -126,8 +126,8 @@ def _column_tiles(streams: int, itemsize: int) -> tuple[Buffer, ...]:
     return (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * 3, *(Buffer(4, "columns", streamed=True),) * 4)
 
 
-def _itemsize(parameter: torch.Tensor | None) -> int:
-    return 0 if parameter is None else parameter.element_size()
+def _itemsize(dtype: torch.dtype | None) -> int:
+    return 0 if dtype is None else dtype.itemsize
 
 
 def _forward_kernel(
@@ -138,26 +138,34 @@ def _forward_kernel(
         return y, mean, rstd
     target = target_of(x)
     # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
-    weight, bias = (None if parameter is None else parameter.contiguous() for parameter in (weight, bias))
-    plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), _itemsize(bias))
-    rows = rows_of((x,), (y, mean.unsqueeze(-1), rstd.unsqueeze(-1)) if save else (y,))
+    weight = None if weight is None else weight.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    rows = rows_of((x,), (y, mean, rstd) if save else (y,))
     x_in, y_out, mean_out, rstd_out = (*rows.tensors, mean, rstd)[:4]
-    # Mean and rstd have the same strides.
-    strides = (*rows.flat_strides, 0, 0, 0)[:9]
-    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    constants |= {"HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "SAVE": save}
-    kernels = load_kernels(_KERNELS, target.backend)
-    kernel = kernels.layer_norm_forward_wide_kernel
-    if plan.resident:
-        kernel = kernels.layer_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ONE_TILE": target.backend == "cuda"}
-    launch(
-        kernel, programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False), target, x,
-        x_in, weight, bias, y_out, mean_out, rstd_out, rows.outer, rows.middle, rows.inner, *strides, eps,
-        num_warps=plan.num_warps, **constants,
-    )  # fmt: skip
+    run = _forward_launch(target, x.shape[-1], dtypes_of(x, weight, bias), rows.numbers, rows.dense, eps, save)
+    run(x_in, weight, bias, y_out, mean_out, rstd_out)
     rows.write_back()
     return y, mean, rstd
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _forward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool, eps: float, save: bool
+) -> Launch:
+    """For x, weight and bias of these dtypes."""
+    plan = _forward_plan(target, n_cols, *map(_itemsize, dtypes))
+    outer, middle, inner = numbers[:3]
+    # Mean and rstd have the same strides.
+    numbers = (*numbers, 0, 0, 0)[:12]
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
+    constants |= {"HAS_WEIGHT": dtypes[1] is not None, "HAS_BIAS": dtypes[2] is not None, "SAVE": save}
+    name = "layer_norm_forward_wide_kernel"
+    if plan.resident:
+        name = "layer_norm_forward_kernel"
+        constants |= {"FOLD": plan.fold, "DENSE": dense, "ONE_TILE": target.backend == "cuda"}
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=False)
+    return Launch(_KERNELS, name, grid, target, (*numbers, eps), num_warps=plan.num_warps, **constants)
 
 
 def _forward_reference(x, weight, bias, eps, save):
@@ -167,10 +175,15 @@ def _forward_reference(x, weight, bias, eps, save):
 
 
 def _forward_fake(x, weight, bias, eps, save):
+    y = torch.empty_like(x)
+    if not save:
+        return y, x.new_empty(0, dtype=torch.float32), x.new_empty(0, dtype=torch.float32)
+    if x.is_contiguous():
+        shape = (*x.shape[:-1], 1)
+        return y, x.new_empty(shape, dtype=torch.float32), x.new_empty(shape, dtype=torch.float32)
     # In the order of x's own rows, so that a row's statistics lie at a stride that no batch size changes.
-    like = x.new_empty(x.shape[:-1]) if x.is_contiguous() else x[..., 0]
-    mean, rstd = (torch.empty_like(like, dtype=torch.float32) if save else x.new_empty(0, dtype=torch.float32) for _ in range(2))
-    return torch.empty_like(x), mean, rstd
+    like = x[..., :1]
+    return y, torch.empty_like(like, dtype=torch.float32), torch.empty_like(like, dtype=torch.float32)
 
 
 def _backward_kernel(
@@ -182,28 +195,41 @@ def _backward_kernel(
         return dx, dparameters.zero_()
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()
-    n_cols = x.shape[-1]
-    plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
-    rows = rows_of((x, dy, mean.unsqueeze(-1), rstd.unsqueeze(-1)), (dx,) if need_dx else ())
-    x_strides, dy_strides, statistic_strides = rows.strides[:3]
+    rows = rows_of((x, dy, mean, rstd), (dx,) if need_dx else ())
     x_in, dy_in, mean_in, rstd_in = rows.tensors[:4]
-    dx_out, dx_strides = (rows.tensors[-1], rows.strides[-1]) if need_dx else (None, (0, 0, 0))
-    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
+    needs = need_dx, need_dweight, need_dbias
+    run, grid = _backward_launch(target, x.shape[-1], dtypes_of(x, weight, dy), rows.numbers, rows.dense, needs)
     partials = x.new_empty((grid, dparameters.numel()), dtype=torch.float32)
-    kernels = load_kernels(_KERNELS, target.backend)
-    shape = rows.outer, rows.middle, rows.inner
-    tile = {"num_warps": plan.num_warps, "n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    flags = {"HAS_WEIGHT": weight is not None, "NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight, "NEED_DBIAS": need_dbias}
-    tile |= {"FOLD": plan.fold, "DENSE": rows.dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
-    launch(
-        kernels.layer_norm_backward_kernel if plan.resident else kernels.layer_norm_backward_wide_kernel, grid, target, x,
-        x_in, weight, dy_in, mean_in, rstd_in, dx_out, partials, *shape, *x_strides, *dy_strides, *dx_strides, *statistic_strides,
-        **tile, **flags,
-    )  # fmt: skip
+    run(x_in, weight, dy_in, mean_in, rstd_in, rows.tensors[-1] if need_dx else None, partials)
     rows.write_back()
     if need_dweight or need_dbias:
         dparameters = sum_partials(partials, dparameters.dtype, target).view_as(dparameters)
     return dx, dparameters
+
+
+@functools.lru_cache(maxsize=4096)
+def _backward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Launch, int]:  # fmt: skip
+    """The launch for x, weight and dy of these dtypes, and how many programs it has: rows of partial sums."""
+    plan = _backward_plan(target, n_cols, *map(_itemsize, dtypes[:2]))
+    (outer, middle, inner), strides = numbers[:3], numbers[3:]
+    # Mean and rstd have the same strides, and come behind dx.
+    x_and_dy, statistics, dx = strides[:6], strides[6:9], (*strides, 0, 0, 0)[12:15]
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=True)
+    constants = {
+        "n_cols": n_cols,
+        "ROWS": plan.rows,
+        "COLS": plan.cols,
+        "ONE_BLOCK": outer * middle == 1,
+        "HAS_WEIGHT": dtypes[1] is not None,
+    }
+    constants |= dict(zip(("NEED_DX", "NEED_DWEIGHT", "NEED_DBIAS"), needs))
+    constants |= {"FOLD": plan.fold, "DENSE": dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
+    name = "layer_norm_backward_kernel" if plan.resident else "layer_norm_backward_wide_kernel"
+    numbers = (outer, middle, inner, *x_and_dy, *dx, *statistics)
+    return Launch(_KERNELS, name, grid, target, numbers, num_warps=plan.num_warps, **constants), grid
 
 
 def _backward_reference(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):

@@ -8,7 +8,7 @@ from npu_op_runtime.checks import require_choice, require_same_device, require_t
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, require_dtype
 from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_llama4_rotary_reference
@@ -69,7 +69,6 @@ def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
 
 
 def _launch(q, k, q_out, k_out, freqs, inverse):
-    (freqs,) = contiguous_heads(freqs if freqs.dim() == 3 else freqs.unsqueeze(0))
     launch_rotation(
         "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, k_out), (freqs,), q.shape[-1] // 2,
         heads_dim=2, interleaved=True, inverse=inverse,

@@ -11,7 +11,7 @@ from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_multimodal_rotary_reference
@@ -90,10 +90,9 @@ def checked_sections(mrope_section: Sequence[int]) -> list[int]:
 
 
 def _launch(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
-    cos, sin = contiguous_heads(cos, sin, batch_dims=2)
     launch_rotation(
-        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (q, k, q_out, k_out), (cos[0], sin[0]), q.shape[-1] // 2,
-        cos.stride(0), sin.stride(0), heads_dim=unsqueeze_dim, interleaved=False, inverse=inverse,
+        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (q, k, q_out, k_out), (cos, sin), q.shape[-1] // 2,
+        heads_dim=unsqueeze_dim, interleaved=False, inverse=inverse,
         GATHER=target_of(q).backend == "cuda", TEMPORAL=sections[0], HEIGHT=sections[1],
     )  # fmt: skip
 

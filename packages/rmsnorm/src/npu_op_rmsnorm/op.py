@@ -11,7 +11,7 @@ from npu_op_runtime.checks import require_choice, require_number, require_same_d
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
@@ -128,8 +128,8 @@ def _column_tile_buffers(streams: int, itemsize: int) -> tuple[Buffer, ...]:
     return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4), Buffer(4), Buffer(4, "columns", streamed=True))
 
 
-def _itemsize(weight: torch.Tensor | None) -> int:
-    return 0 if weight is None else weight.element_size()
+def _itemsize(dtype: torch.dtype | None) -> int:
+    return 0 if dtype is None else dtype.itemsize
 
 
 def _forward_kernel(
@@ -140,22 +140,31 @@ def _forward_kernel(
         return y, rstd
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()  # a row of a matrix, say: the kernel walks it with stride 1
-    plan = _forward_plan(target, x.shape[-1], x.element_size(), _itemsize(weight), casting)
     rows = rows_of((x,), (y, rstd) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
-    strides = (*rows.flat_strides, 0, 0, 0)[:9]
-    kernels = load_kernels(_KERNELS, target.backend)
-    arguments = (x_in, weight, y_out, rstd_out, rows.outer, rows.middle, rows.inner, *strides, eps, offset)
-    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1, "CASTING": casting}
-    flags = {"HAS_WEIGHT": weight is not None, "SAVE_RSTD": save_rstd}
-    kernel = kernels.rms_norm_forward_wide_kernel
-    if plan.resident:
-        kernel = kernels.rms_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ONE_TILE": target.backend == "cuda"}
-    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False)
-    launch(kernel, grid, target, x, *arguments, num_warps=plan.num_warps, **constants, **flags)
+    numbers = (*rows.numbers, 0, 0, 0)[:12]
+    _forward_launch(target, x.shape[-1], dtypes_of(x, weight), (*numbers, eps, offset), rows.dense, casting, save_rstd)(
+        x_in, weight, y_out, rstd_out
+    )  # fmt: skip
     rows.write_back()
     return y, rstd
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _forward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[float, ...], dense: bool, casting: str, save: bool
+) -> Launch:
+    """For x and weight of these dtypes; `numbers` as the kernel takes them."""
+    plan = _forward_plan(target, n_cols, *map(_itemsize, dtypes), casting)
+    outer, middle, inner = map(int, numbers[:3])
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1, "CASTING": casting}
+    constants |= {"HAS_WEIGHT": dtypes[1] is not None, "SAVE_RSTD": save}
+    if plan.resident:
+        constants |= {"FOLD": plan.fold, "DENSE": dense, "ONE_TILE": target.backend == "cuda"}
+    name = "rms_norm_forward_kernel" if plan.resident else "rms_norm_forward_wide_kernel"
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=False)
+    return Launch(_KERNELS, name, grid, target, numbers, num_warps=plan.num_warps, **constants)
 
 
 def _forward_reference(
@@ -187,27 +196,33 @@ def _backward_kernel(
         return dx, dweight.zero_()
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()
-    n_cols = x.shape[-1]
-    plan = _backward_plan(target, n_cols, x.element_size(), _itemsize(weight))
     rows = rows_of((x, dy, rstd), (dx,) if need_dx else ())
-    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
-    partials = x.new_empty((grid if need_dweight else 0, n_cols), dtype=torch.float32)
+    run, grid = _backward_launch(target, x.shape[-1], dtypes_of(x, weight, dy), rows.numbers, rows.dense, offset, need_dx, need_dweight)
+    partials = x.new_empty((grid if need_dweight else 0, x.shape[-1]), dtype=torch.float32)
     x_in, dy_in, rstd_in = rows.tensors[:3]
-    x_strides, dy_strides, rstd_strides = rows.strides[:3]
-    dx_out, dx_strides = (rows.tensors[-1], rows.strides[-1]) if need_dx else (None, (0, 0, 0))
-    kernels = load_kernels(_KERNELS, target.backend)
-    tile = {"num_warps": plan.num_warps, "n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    tile |= {"FOLD": plan.fold, "DENSE": rows.dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
-    launch(
-        kernels.rms_norm_backward_kernel if plan.resident else kernels.rms_norm_backward_wide_kernel, grid, target, x,
-        x_in, weight, dy_in, rstd_in, dx_out, partials, rows.outer, rows.middle, rows.inner,
-        *x_strides, *dy_strides, *dx_strides, *rstd_strides, offset,
-        **tile, HAS_WEIGHT=weight is not None, NEED_DX=need_dx, NEED_DWEIGHT=need_dweight,
-    )  # fmt: skip
+    run(x_in, weight, dy_in, rstd_in, rows.tensors[-1] if need_dx else None, partials)
     rows.write_back()
     if need_dweight:
         dweight = sum_partials(partials, dweight.dtype, target)
     return dx, dweight
+
+
+@functools.lru_cache(maxsize=4096)
+def _backward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool, offset: float,
+    need_dx: bool, need_dweight: bool,
+) -> tuple[Launch, int]:  # fmt: skip
+    """The launch for x, weight and dy of these dtypes, and how many programs it has: rows of partial sums."""
+    plan = _backward_plan(target, n_cols, *map(_itemsize, dtypes[:2]))
+    (outer, middle, inner), strides = numbers[:3], (*numbers[3:], 0, 0, 0)
+    # rstd's come behind dx's.
+    strides = (*strides[:6], *strides[9:12], *strides[6:9])
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=True)
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
+    constants |= {"HAS_WEIGHT": dtypes[1] is not None, "NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight}
+    constants |= {"FOLD": plan.fold, "DENSE": dense} if plan.resident else {"BARRIER": target.backend == "cuda"}
+    name = "rms_norm_backward_kernel" if plan.resident else "rms_norm_backward_wide_kernel"
+    return Launch(_KERNELS, name, grid, target, (outer, middle, inner, *strides, offset), num_warps=plan.num_warps, **constants), grid
 
 
 def _backward_reference(dy, x, weight, rstd, eps, offset, casting, need_dx, need_dweight):

@@ -11,7 +11,7 @@ from npu_op_runtime.checks import require_choice, require_same_device, require_s
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.registration import register_op
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_overwritable
+from npu_op_runtime.rotary import launch_rotation, require_overwritable
 
 from .reference import rope_qk_mqa_reference
 
@@ -136,13 +136,12 @@ def _run(q, k, q_out, k_out, cos, sin, interleaved):
     k, k_out = (None if x is None else (x if x.dim() == 3 else x.unsqueeze(1)).unsqueeze(0) for x in (k, k_out))
     launch_rotation(
         "npu_op_rope_qk_mqa.kernel", "rope_qk_mqa_kernel", (q, k, q if q_out is None else q_out, k if k_out is None else k_out),
-        (cos.unsqueeze(0), sin.unsqueeze(0)), cos.shape[-1], heads_dim=2, interleaved=interleaved, inverse=False, k_apart=True,
+        (cos, sin), cos.shape[-1], heads_dim=2, interleaved=interleaved, inverse=False, k_apart=True,
     )  # fmt: skip
 
 
 def _rotate_kernel(q, k, cos, sin, interleaved):
     q_out, k_out = _rotate_fake(q, k, cos, sin, interleaved)
-    q, k, cos, sin = contiguous_heads(q, k, cos, sin)
     _run(q, k, q_out, k_out, cos, sin, interleaved)
     return q_out, k_out
 
@@ -160,7 +159,6 @@ def _rotate_fake(q, k, cos, sin, interleaved):
 
 def _inplace_kernel(q, k, cos, sin, interleaved):
     _require_apart(q, k, cos, sin)
-    cos, sin = contiguous_heads(cos, sin)
     _run(q, k, None, None, cos, sin, interleaved)
 
 

@@ -8,7 +8,7 @@ from npu_op_runtime.checks import require_choice, require_same_device, require_s
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import contiguous_heads, launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_rotary_reference
@@ -87,7 +87,6 @@ def _require_angles(q: torch.Tensor, cos: torch.Tensor, unsqueeze_dim: int) -> N
 
 
 def _launch(q, k, q_out, k_out, cos, sin, interleaved, unsqueeze_dim, inverse):
-    cos, sin = (angle if angle.dim() == 3 else angle.unsqueeze(0) for angle in contiguous_heads(cos, sin))
     launch_rotation(
         "npu_op_rope.kernel", "rotary_kernel", (q, k, q_out, k_out), (cos, sin), cos.shape[-1] // 2,
         heads_dim=unsqueeze_dim, interleaved=interleaved, inverse=inverse,

@@ -11,7 +11,7 @@ from npu_op_runtime.checks import require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.registration import register_op
 from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
@@ -86,28 +86,33 @@ def _run(name: str, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> t
     """Launches `softmax_<name>_kernel`, or the one for rows wider than UB."""
     if output.numel() == 0:
         return output
-    target = target_of(output)
-    n_cols = output.shape[-1]
-    plan = _plan(target, n_cols, output.element_size(), len(inputs) + 1)
     rows = rows_of(inputs, (output,))
-    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    if plan.resident:
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
-    launch(
-        getattr(load_kernels(_KERNELS, target.backend), f"softmax_{name}_kernel" if plan.resident else f"softmax_{name}_wide_kernel"),
-        programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False),
-        target,
-        output,
-        *rows.tensors,
-        rows.outer,
-        rows.middle,
-        rows.inner,
-        *rows.flat_strides,
-        num_warps=plan.num_warps,
-        **constants,
+    _launch_of(name, target_of(output), dtypes_of(*rows.tensors), output.element_size(), output.shape[-1], rows.numbers, rows.dense)(
+        *rows.tensors
     )
     rows.write_back()
     return output
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _launch_of(
+    name: str, target: Target, dtypes: tuple[torch.dtype | None, ...], itemsize: int, n_cols: int, numbers: tuple[int, ...], dense: bool
+) -> Launch:
+    plan = _plan(target, n_cols, itemsize, len(dtypes))
+    outer, middle, inner = numbers[:3]
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
+    if plan.resident:
+        constants |= {"FOLD": plan.fold, "DENSE": dense}
+    return Launch(
+        _KERNELS,
+        f"softmax_{name}_kernel" if plan.resident else f"softmax_{name}_wide_kernel",
+        programs(target, plan.row_tiles(outer * middle, inner), persistent=False),
+        target,
+        numbers,
+        num_warps=plan.num_warps,
+        **constants,
+    )
 
 
 def _forward_kernel(x: torch.Tensor) -> torch.Tensor:

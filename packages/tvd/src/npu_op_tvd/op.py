@@ -99,11 +99,8 @@ def _forward_kernel(
     partials = launch_divergence(
         _KERNELS, "tvd", (p, q, None), (loss if reduction == "none" else None, dp if need_dp else None, dq if need_dq else None),
         shift_labels,
-        (
-            kept_scale(shift_labels, ignore_index, columns) if mean and shift_labels is not None else None,
-            1 / (p.shape[:-1].numel() * columns) if mean else 1.0,
-            ignore_index,
-        ),
+        (kept_scale(shift_labels, ignore_index, columns) if mean and shift_labels is not None else None,),
+        (1 / (p.shape[:-1].numel() * columns) if mean else 1.0, ignore_index),
         work=4, reduced=reduction != "none", HAS_LABELS=shift_labels is not None, REDUCED=reduction != "none",
         ELEMENTS=reduction == "none", INCOMING=False, NEED_DP=need_dp, NEED_DQ=need_dq,
     )  # fmt: skip
@@ -147,7 +144,7 @@ def _backward_kernel(
     if p.numel() > 0:
         launch_divergence(
             _KERNELS, "tvd", (p, q, dloss), (None, dp if need_dp else None, dq if need_dq else None), shift_labels,
-            (None, 1.0, ignore_index),
+            (None,), (1.0, ignore_index),
             work=4, reduced=False, HAS_LABELS=shift_labels is not None, REDUCED=False, ELEMENTS=False, INCOMING=True,
             NEED_DP=need_dp, NEED_DQ=need_dq,
         )  # fmt: skip

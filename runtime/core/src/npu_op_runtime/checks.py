@@ -13,20 +13,19 @@ def require_tensor(argument: str, value: object) -> None:
 
 
 def require_shape(argument: str, tensor: torch.Tensor, shape: Sequence[int]) -> None:
-    if tuple(tensor.shape) != tuple(shape):
+    if tensor.shape != tuple(shape):
         raise ValueError(f"{argument} must have shape {tuple(shape)} (got {tuple(tensor.shape)})")
 
 
 def require_same_device(**tensors: torch.Tensor | None) -> None:
     """All given tensors on one device; the first names it."""
-    first = None
-    for argument, tensor in tensors.items():
-        if tensor is None:
-            continue
-        if first is None:
-            first = argument, tensor.device
-        elif tensor.device != first[1]:
-            raise ValueError(f"{argument} must be on {first[1]} like {first[0]} (got {tensor.device})")
+    devices = [tensor.device for tensor in tensors.values() if tensor is not None]
+    if devices.count(devices[0]) == len(devices):
+        return
+    (first, device), *others = ((argument, tensor.device) for argument, tensor in tensors.items() if tensor is not None)
+    for argument, other in others:
+        if other != device:
+            raise ValueError(f"{argument} must be on {device} like {first} (got {other})")
 
 
 def require_separate(**tensors: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from .checks import require_same_device, require_shape, require_tensor
 from .device import Target, target_of
 from .dtypes import require_dtype
 from .elementwise import ALIGNMENT, is_dense
-from .launch import launch, load_kernels
+from .launch import Launch, dtypes_of, launch, load_kernels
 from .rows import rows_of
 from .tiling import Buffer, next_power_of_2, plan_blocks, plan_flat, programs
 
@@ -67,7 +67,8 @@ def launch_divergence(
     inputs: Sequence[torch.Tensor | None],
     outputs: Sequence[torch.Tensor | None],
     labels: torch.Tensor | None,
-    scalars: Sequence[Any],
+    factors: Sequence[torch.Tensor | None],
+    scalars: tuple[Any, ...],
     *,
     work: int,
     reduced: bool,
@@ -77,8 +78,8 @@ def launch_divergence(
 ) -> torch.Tensor | None:
     """Launches `<name>_kernel` over tensors of one shape, flat over memory where their layouts agree, by rows otherwise.
 
-    The kernel takes `(*inputs, *outputs, labels, partials, *scalars, outer, middle, inner, (outer, middle, row stride) of each input,
-    output and the labels, n_cols, BLOCK, FLAT, ONE_BLOCK, ALIGNED, **constants)`; None stands for a tensor that it does not touch.
+    The kernel takes `(*inputs, *outputs, labels, partials, *factors, *scalars, outer, middle, inner, (outer, middle, row stride) of each
+    input, output and the labels, n_cols, BLOCK, FLAT, ONE_BLOCK, ALIGNED, **constants)`; None stands for a tensor that it does not touch.
     Nothing may be empty. `work` is how many fp32 tiles it keeps in UB beside what it loads and stores. On CUDA a tile is shared by
     `cuda_warps` warps, 4 or 8: the more values a thread keeps of each element, the fewer elements it may have. `cuda_resident_warps` is
     how many of a kernel with partial sums are at work on a multiprocessor, as its registers allow.
@@ -90,50 +91,76 @@ def launch_divergence(
     wanted = [tensor for tensor in outputs if tensor is not None]
     first = given[0]
     target = target_of(first)
-    buffers = _buffers(tuple([tensor.element_size() for tensor in (*given, *wanted)]), work)
     n_cols = first.shape[-1]
     flat = labels is None and all(tensor.stride() == first.stride() for tensor in (*given, *wanted)) and is_dense(first)
     tensors: list[torch.Tensor | None] = [*inputs, *outputs, labels]
-    walked: tuple[int, ...]
-    if flat:
-        plan = plan_flat(target, buffers)
-        block, tiles = plan.block, -(-first.numel() // plan.block)
-        walked = (1, 1, 1, *(0,) * (3 * len(tensors)), first.numel())
-        write_back = None
-        one_block = True
-    else:
-        pieces = plan_blocks(target, n_cols, buffers)
-        rows = rows_of([*given, *([] if labels is None else [labels.unsqueeze(-1)])], wanted)
+    rows = None if flat else rows_of([*given, *([] if labels is None else [labels.unsqueeze(-1)])], wanted)
+    walked: tuple[int, ...] = (1, 1, 1, *(0,) * (3 * len(tensors)), first.numel())
+    if rows is not None:
         taken = iter(zip(rows.tensors, rows.strides))
         laid = {id(tensor): next(taken) for tensor in (*given, *([] if labels is None else [labels]), *wanted)}
         layout = [(None, (0, 0, 0)) if tensor is None else laid[id(tensor)] for tensor in tensors]
         tensors = [tensor for tensor, _ in layout]
-        block, tiles = pieces.cols, rows.blocks * rows.inner * -(-n_cols // pieces.cols)
-        walked = (rows.outer, rows.middle, rows.inner, *(stride for _, strides in layout for stride in strides), n_cols)
-        write_back = rows.write_back
-        one_block = rows.blocks == 1
+        walked = (rows.outer, rows.middle, rows.inner, *[stride for _, strides in layout for stride in strides], n_cols)
+    run, grid = _launch_of(
+        module, name, target, dtypes_of(*inputs, *outputs), dtypes_of(labels, *factors), n_cols, flat, walked, scalars, work, reduced,
+        cuda_warps, cuda_resident_warps, tuple(constants.items()),
+    )  # fmt: skip
+    partials = first.new_empty(grid, dtype=torch.float32) if reduced else None
+    run(*tensors, partials, *factors)
+    if rows is not None:
+        rows.write_back()
+    return partials
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _launch_of(
+    module: str,
+    name: str,
+    target: Target,
+    streamed: tuple[torch.dtype | None, ...],
+    others: tuple[torch.dtype | None, ...],
+    n_cols: int,
+    flat: bool,
+    walked: tuple[int, ...],
+    scalars: tuple[Any, ...],
+    work: int,
+    reduced: bool,
+    cuda_warps: int,
+    cuda_resident_warps: int,
+    constants: tuple[tuple[str, Any], ...],
+) -> tuple[Launch, int]:
+    """The launch, and how many programs it has; `walked` is what the kernel takes from `outer` to `n_cols`."""
+    buffers = _buffers(tuple([dtype.itemsize for dtype in streamed if dtype is not None]), work)
+    outer, middle, inner = walked[:3]
+    if flat:
+        block = plan_flat(target, buffers).block
+        tiles = -(-walked[-1] // block)
+    else:
+        block = plan_blocks(target, n_cols, buffers).cols
+        tiles = outer * middle * inner * -(-n_cols // block)
     grid = programs(target, tiles, persistent=False)
     if reduced:
         grid = min(grid, _most_partials(target, cuda_resident_warps // cuda_warps))
-    partials = first.new_empty(grid, dtype=torch.float32) if reduced else None
-    kernel = getattr(load_kernels(module, target.backend), f"{name}_kernel")
-    launch(
-        kernel, grid, target, first, *tensors, partials, *scalars, *walked,
-        num_warps=cuda_warps, BLOCK=block, FLAT=flat, ONE_BLOCK=one_block, ALIGNED=n_cols % ALIGNMENT == 0, **constants,
+    launch = Launch(
+        module, f"{name}_kernel", grid, target, (*scalars, *walked), num_warps=cuda_warps,
+        BLOCK=block, FLAT=flat, ONE_BLOCK=outer * middle == 1, ALIGNED=n_cols % ALIGNMENT == 0, **dict(constants),
     )  # fmt: skip
-    if write_back is not None:
-        write_back()
-    return partials
+    return launch, grid
 
 
 def sum_loss(partials: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The sum of the partial sums, 0-d, rounded once to `dtype`."""
     loss = partials.new_empty((), dtype=dtype)
-    target = target_of(partials)
-    kernel = load_kernels(_KERNELS, target.backend).sum_loss_kernel
-    most = _most_partials(target, _CUDA_WARPS // _CUDA_FEWEST_WARPS)
-    launch(kernel, 1, target, partials, partials, loss, partials.numel(), BLOCK=next_power_of_2(most))
+    _sum_launch(target_of(partials), partials.numel(), dtype)(partials, loss)
     return loss
+
+
+@functools.cache
+def _sum_launch(target: Target, count: int, dtype: torch.dtype) -> Launch:
+    most = _most_partials(target, _CUDA_WARPS // _CUDA_FEWEST_WARPS)
+    return Launch(_KERNELS, "sum_loss_kernel", 1, target, (count,), BLOCK=next_power_of_2(most))
 
 
 def kept_scale(labels: torch.Tensor, ignore_index: int, columns: int) -> torch.Tensor:
@@ -146,7 +173,6 @@ def kept_scale(labels: torch.Tensor, ignore_index: int, columns: int) -> torch.T
     return scale
 
 
-@functools.cache
 def _buffers(itemsizes: tuple[int, ...], work: int) -> tuple[Buffer, ...]:
     """What a kernel keeps in UB; a stream of half precision has an fp32 copy at work. The compile gate proves the sums."""
     copies = sum(itemsize < 4 for itemsize in itemsizes)

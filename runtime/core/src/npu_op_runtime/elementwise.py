@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from .device import target_of
-from .launch import launch, load_kernels
+from .device import Target, target_of
+from .launch import Launch, dtypes_of, launch, load_kernels
 from .rows import rows_of
 from .tiling import Buffer, plan_blocks, plan_flat, programs
 
@@ -36,16 +37,10 @@ def launch_elementwise(
     if first.numel() == 0 or not wanted:
         return
     target = target_of(first)
-    kernels = load_kernels(module, target.backend)
     if all(tensor.stride() == first.stride() for tensor in (*inputs, *wanted)) and is_dense(first):
-        flat = plan_flat(target, buffers)
-        grid = programs(target, -(-first.numel() // flat.block), persistent=False)
-        kernel = getattr(kernels, f"{name}_kernel")
         aligned = first.dim() > 0 and first.shape[-1] % ALIGNMENT == 0
-        launch(
-            kernel, grid, target, first, *inputs, *outputs, first.numel(),
-            num_warps=flat.num_warps, BLOCK=flat.block, ALIGNED=aligned, ONE_TILE=target.backend == "cuda", **constants,
-        )  # fmt: skip
+        dtypes = dtypes_of(*inputs, *outputs)
+        _flat_launch(module, name, target, dtypes, first.numel(), aligned, buffers, tuple(constants.items()))(*inputs, *outputs)
         return
     n_cols = first.shape[-1]
     plan = plan_blocks(target, n_cols, buffers)
@@ -57,7 +52,7 @@ def launch_elementwise(
             tensors.insert(position, None)
             strides.insert(position, (0, 0, 0))
     launch(
-        getattr(kernels, f"{name}_rows_kernel"),
+        getattr(load_kernels(module, target.backend), f"{name}_rows_kernel"),
         programs(target, plan.tiles(rows.blocks, rows.inner, n_cols), persistent=False),
         target,
         first,
@@ -74,6 +69,26 @@ def launch_elementwise(
         **constants,
     )
     rows.write_back()
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of elements has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _flat_launch(
+    module: str,
+    name: str,
+    target: Target,
+    dtypes: tuple[torch.dtype | None, ...],
+    elements: int,
+    aligned: bool,
+    buffers: tuple[Buffer, ...],
+    constants: tuple[tuple[str, Any], ...],
+) -> Launch:
+    """For tensors of these `dtypes`, which Triton compiles for."""
+    plan = plan_flat(target, buffers)
+    return Launch(
+        module, f"{name}_kernel", programs(target, -(-elements // plan.block), persistent=False), target, (elements,),
+        num_warps=plan.num_warps, BLOCK=plan.block, ALIGNED=aligned, ONE_TILE=target.backend == "cuda", **dict(constants),
+    )  # fmt: skip
 
 
 def halves(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

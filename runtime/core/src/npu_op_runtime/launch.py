@@ -38,23 +38,69 @@ def load_kernels(module: str, backend: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *args: Any, num_warps: int = 4, **constants: Any) -> None:
+class Launch:
+    """A launch of which all but the tensors is settled. An operator keeps it (`functools.lru_cache`) for the like of a call.
+
+    Args:
+        module, name: of the kernel, which takes the tensors, then `numbers`, then constants.
+        programs, target, num_warps, constants: as of `launch`.
+        numbers: the kernel's run-time arguments behind the tensors.
+
+    A call takes the tensors, all of one device, every time of the same dtypes: what it is kept by must tell those apart.
+    """
+
+    def __init__(
+        self, module: str, name: str, programs: int, target: Target, numbers: tuple[Any, ...], *, num_warps: int = 4, **constants: Any
+    ) -> None:
+        self._module, self._name, self._programs, self._target = module, name, programs, target
+        self._numbers, self._num_warps, self._constants = numbers, num_warps, constants
+        # By device and alignment, which Triton compiles for; with the kernel, so that no other gets its id.
+        self._ready: dict[tuple[int | None, ...], tuple[Any, Any, tuple[Any, ...]]] = {}
+
+    def __call__(self, *tensors: torch.Tensor | None) -> None:
+        anchor = tensors[0] if tensors[0] is not None else next(tensor for tensor in tensors if tensor is not None)
+        kernel = getattr(load_kernels(self._module, self._target.backend), self._name)
+        key: tuple[int | None, ...] = ()
+        if self._target.backend == "cuda":
+            device = anchor.device.index
+            key = (id(kernel), device, *[None if tensor is None else tensor.data_ptr() % 16 for tensor in tensors])
+            ready = self._ready.get(key)
+            if ready is not None and device == torch.cuda.current_device():
+                _, run, rest = ready
+                run(*tensors, *rest)
+                return
+        found = launch(
+            kernel, self._programs, self._target, anchor, *tensors, *self._numbers, num_warps=self._num_warps, **self._constants
+        )  # fmt: skip
+        if found is not None:
+            self._ready[key] = kernel, found.compiled[(self._programs, 1, 1)], (*self._numbers, *found.constants)
+
+
+def dtypes_of(*tensors: torch.Tensor | None) -> tuple[torch.dtype | None, ...]:
+    """For what a `Launch` is kept by."""
+    return tuple([None if tensor is None else tensor.dtype for tensor in tensors])
+
+
+def launch(
+    kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *args: Any, num_warps: int = 4, **constants: Any
+) -> _Compiled | None:
     """Launches `kernel` as a 1-D grid on the device of `anchor`; no programs, no launch.
 
     `num_warps` is passed on CUDA only (Ascend ignores it with a warning). Constants are the kernel's constexpr arguments.
+
+    Returns:
+        On CUDA, what Triton compiled for the like of this call, where it can be launched as such.
 
     Raises:
         ValueError: more programs than the NPU launches.
     """
     if programs == 0:
-        return
+        return None
     if target.backend == "cuda":
         if anchor.device.index == torch.cuda.current_device():  # entering the device of a tensor costs as much as the rest of this
-            _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
-            return
+            return _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
         with torch.cuda.device(anchor.device):
-            _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
-        return
+            return _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
     if programs > MAX_GRID:
         raise ValueError(f"programs must be at most {MAX_GRID} on the NPU (got {programs})")
     if anchor.device.type == "npu":
@@ -62,9 +108,12 @@ def launch(kernel: Any, programs: int, target: Target, anchor: torch.Tensor, *ar
             kernel[(programs,)](*args, **constants)
     else:
         kernel[(programs,)](*args, **constants)
+    return None
 
 
-def _launch_cuda(kernel: Any, programs: int, device: int, num_warps: int, args: tuple[Any, ...], constants: dict[str, Any]) -> None:
+def _launch_cuda(
+    kernel: Any, programs: int, device: int, num_warps: int, args: tuple[Any, ...], constants: dict[str, Any]
+) -> _Compiled | None:
     """Launches what Triton compiled for the like of this call before: Triton's own search for it takes longer than the launch.
 
     Triton compiles anew for another dtype, alignment to 16 bytes or size class of an integer. The key holds the integers themselves, so it
@@ -72,7 +121,7 @@ def _launch_cuda(kernel: Any, programs: int, device: int, num_warps: int, args: 
     """
     if not _compiled_kernels_take_constants():
         kernel[(programs,)](*args, num_warps=num_warps, **constants)
-        return
+        return None
     # Most arguments are plain integers, and asking for that first makes the key in half the time.
     operands = [
         arg if type(arg) is int
@@ -85,11 +134,12 @@ def _launch_cuda(kernel: Any, programs: int, device: int, num_warps: int, args: 
     found = _compiled.get(key)
     if found is not None:
         found.compiled[(programs, 1, 1)](*args, *found.constants)
-        return
+        return found
     compiled = kernel[(programs,)](*args, num_warps=num_warps, **constants)
     if len(_compiled) == _MAX_COMPILED:
         _compiled.clear()
-    _compiled[key] = _Compiled(kernel, compiled, tuple([constants[name] for name in kernel.arg_names[len(args) :]]))
+    found = _compiled[key] = _Compiled(kernel, compiled, tuple([constants[name] for name in kernel.arg_names[len(args) :]]))
+    return found
 
 
 @functools.cache

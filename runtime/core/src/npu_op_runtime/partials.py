@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from .device import Target
-from .launch import launch, load_kernels
+from .launch import Launch
 from .tiling import next_power_of_2, programs
 
 # Rows of a tile: with 256 columns of fp32 a transfer of 16 KiB, and few trips for as many rows as an NPU has cores.
@@ -30,15 +32,20 @@ def sum_partials(
         if scalar is not None:
             scalar.zero_()
         return out.zero_()
+    _launch_of(target, count, width, scalar_columns, dtype, None if scalar is None else scalar.dtype)(partials, out, scalar)
+    return out
+
+
+@functools.cache
+def _launch_of(target: Target, count: int, width: int, scalar_columns: int, dtype: torch.dtype, scalar: torch.dtype | None) -> Launch:
+    """For results of these dtypes, which Triton compiles for."""
     block = _block_for(width, target.cores)
-    kernels = load_kernels("npu_op_runtime.partials_kernel", target.backend)
     tiles = -(-width // block)
     grid = programs(target, tiles if scalar is None else max(tiles, 1), persistent=False)
-    launch(
-        kernels.sum_partials_kernel, grid, target, partials, partials, out, scalar, count, width, scalar_columns,
+    return Launch(
+        "npu_op_runtime.partials_kernel", "sum_partials_kernel", grid, target, (count, width, scalar_columns),
         ROWS=_ROWS, BLOCK=block, SCALAR=0 if scalar is None else next_power_of_2(max(scalar_columns, _MIN_SCALAR)),
     )  # fmt: skip
-    return out
 
 
 def _block_for(width: int, cores: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from .checks import require_tensor
 from .device import Target, target_of
 from .dtypes import require_dtype
-from .launch import launch, load_kernels
+from .launch import Launch
 from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 
 # UB bytes per element of q and k in a tile, by (item size, interleaved): streams in and out double-buffered, fp32 work tiles, and the
@@ -32,6 +32,10 @@ _CUDA_HEAD_BYTES = 128 * 16
 _CUDA_PAIRS = 128 * 16
 
 _INT32_MAX = 2**31 - 1
+
+# Dimensions that may not be expanded: all but the batch, of q and k and of angles.
+_SPACED_HEADS = (1, 2)
+_SPACED_ANGLES = (-2,)
 
 
 class HeadsPlan(NamedTuple):
@@ -94,9 +98,10 @@ def require_heads(q: torch.Tensor, k: torch.Tensor | None, heads_dim: int) -> No
         return
     require_tensor("k", k)
     require_dtype("k", k, (q.dtype,))
-    heads = k.shape[heads_dim] if k.dim() == 4 else "any"
-    expected = tuple(heads if dim == heads_dim else size for dim, size in enumerate(q.shape))
-    if tuple(k.shape) != expected:
+    q_shape, k_shape, tokens_dim = q.shape, k.shape, 3 - heads_dim
+    if len(k_shape) != 4 or k_shape[0] != q_shape[0] or k_shape[3] != q_shape[3] or k_shape[tokens_dim] != q_shape[tokens_dim]:
+        heads = k_shape[heads_dim] if k.dim() == 4 else "any"
+        expected = tuple(heads if dim == heads_dim else size for dim, size in enumerate(q_shape))
         raise ValueError(f"k must have the shape of q with its own number of heads, {expected} (got {tuple(k.shape)})")
 
 
@@ -114,19 +119,14 @@ def require_overwritable(**tensors: torch.Tensor | None) -> None:
             )
 
 
-def contiguous_heads(*tensors: torch.Tensor | None, batch_dims: int = 1) -> tuple[torch.Tensor | None, ...]:
-    """The tensors, copied where a kernel cannot walk them: the last dimension is not contiguous, or one behind `batch_dims` is expanded."""
-    return tuple(
-        tensor if tensor is None or _readable(tensor, range(batch_dims, tensor.dim() - 1)) else tensor.contiguous() for tensor in tensors
-    )
-
-
 def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:
-    strides = tensor.stride()
-    if strides[-1] == 1 and 0 not in strides:
-        return True
-    apart = all(tensor.stride(dim) != 0 or tensor.shape[dim] == 1 for dim in spaced)
-    return apart and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1 or tensor.numel() == 0)
+    return _walkable(tensor.shape, tensor.stride(), spaced)
+
+
+def _walkable(shape: Sequence[int], strides: Sequence[int], spaced: Iterable[int]) -> bool:
+    """Whether a kernel can walk it: the last dimension is contiguous, and none of `spaced` is expanded."""
+    apart = all(strides[dim] != 0 or shape[dim] == 1 for dim in spaced)
+    return apart and (strides[-1] == 1 or shape[-1] == 1 or 0 in shape)
 
 
 def launch_rotation(
@@ -135,68 +135,79 @@ def launch_rotation(
     heads: Sequence[torch.Tensor | None],
     angles: Sequence[torch.Tensor],
     half: int,
-    *scalars: int,
+    *,
     heads_dim: int,
     interleaved: bool,
     inverse: bool,
     k_apart: bool = False,
     **constants: Any,
 ) -> None:
-    """Launches `<name>(Q, K, Q_OUT, K_OUT, *angles, batches, tokens, three strides each of the first four, two each of angles, *scalars)`.
+    """Launches `<name>(Q, K, Q_OUT, K_OUT, *angles, batches, tokens, strides)` on tensors that it copies where the kernel cannot walk them.
+
+    Strides are three each of the first four, two (batch, token) each of angles, and of each angle those of dimensions before its batch.
 
     Args:
         module, name: of the kernel.
-        heads: q, k, q_out, k_out in four dimensions, the last contiguous; outputs may be inputs; k may be None.
-        angles: (batch or 1, sequence, columns), last dimension contiguous.
+        heads: q, k, q_out, k_out in four dimensions; outputs may be inputs that are `require_overwritable`; k may be None.
+        angles: (sequence, columns) or (..., batch or 1, sequence, columns).
         half: pairs that are rotated.
-        scalars: strides that the kernel takes behind those.
         heads_dim: 1 for (batch, heads, sequence, width), 2 for (batch, sequence, heads, width).
         k_apart: the kernel can leave k to programs of its own, in tiles of K_TOKENS tokens and K_PIECES pieces; with the constant K_APART
             it is to do so. It is set on the NPU, where a head or two of k in every tile of q cost more than they move.
         constants: its own constexpr arguments beside the plan's.
     """
-    q, k, *_ = heads
-    given = [tensor for tensor in heads if tensor is not None]
-    if q is None or all(tensor.numel() == 0 for tensor in given):
+    q, k, *outputs = heads
+    if q is None or (q.numel() == 0 and (k is None or k.numel() == 0)):
         return
     target = target_of(q)
-    walk = _walk(
-        target, q.element_size(), interleaved and target.backend != "cuda" and all(map(_in_words, given)), heads[2] is q, k_apart,
-        interleaved, heads_dim, half, scalars,
+    words = interleaved and target.backend != "cuda" and all(_in_words(tensor) for tensor in heads if tensor is not None)
+    run = _rotation(
+        module, name, target, q.dtype, words, outputs[0] is q, k_apart, interleaved, inverse, heads_dim, half, tuple(constants.items()),
         tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in heads]),
-        tuple([(angle.shape[0], angle.stride()) for angle in angles]),
+        tuple([(angle.shape, angle.stride(), angle.dtype) for angle in angles]),
     )  # fmt: skip
-    if walk.words:
+    if run is None:
+        walkable = [None if tensor is None else _contiguous(tensor, _SPACED_HEADS) for tensor in (q, k)]
+        launch_rotation(
+            module, name, (*walkable, *outputs), [_contiguous(angle, _SPACED_ANGLES) for angle in angles], half,
+            heads_dim=heads_dim, interleaved=interleaved, inverse=inverse, k_apart=k_apart, **constants,
+        )  # fmt: skip
+        return
+    if words:
         heads = [None if tensor is None else tensor.view(torch.int32) for tensor in heads]
-    kernel = getattr(load_kernels(module, target.backend), name)
-    launch(kernel, walk.programs, target, q, *heads, *angles, *walk.numbers, **walk.constants, INVERSE=inverse, **constants)
+    run(*heads, *angles)
 
 
-class _Walk(NamedTuple):
-    """How a kernel walks the tensors of a call: `numbers` are its run-time arguments behind the tensors."""
-
-    programs: int
-    numbers: tuple[int, ...]
-    constants: dict[str, int | bool]
-    words: bool
+def _contiguous(tensor: torch.Tensor, spaced: Iterable[int]) -> torch.Tensor:
+    return tensor if _readable(tensor, spaced) else tensor.contiguous()
 
 
 # Kept, because working it out takes longer than the rest of a launch; every number of tokens has one of its own.
 @functools.lru_cache(maxsize=4096)
-def _walk(
+def _rotation(
+    module: str,
+    name: str,
     target: Target,
-    itemsize: int,
+    dtype: torch.dtype,
     words: bool,
     in_place: bool,
     k_apart: bool,
     interleaved: bool,
+    inverse: bool,
     heads_dim: int,
     half: int,
-    scalars: tuple[int, ...],
+    own_constants: tuple[tuple[str, Any], ...],
     heads: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...],
-    angles: tuple[tuple[int, tuple[int, ...]], ...],
-) -> _Walk:
-    """`heads` are (shape, strides) of q, k, q_out and k_out, `angles` (first size, strides); the others as in `launch_rotation`."""
+    angles: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...],
+) -> Launch | None:
+    """None if q, k or an angle must be copied first.
+
+    `heads` are (shape, strides) of q, k, q_out and k_out, `angles` (shape, strides, dtype); the others as in `launch_rotation`.
+    """
+    if not all(_walkable(*tensor, _SPACED_HEADS) for tensor in heads[:2] if tensor):
+        return None
+    if not all(_walkable(shape, strides, _SPACED_ANGLES) for shape, strides, _ in angles):
+        return None
     one_tile = target.backend == "cuda"
     # Sizes and strides as (batch, sequence, heads).
     order = (0, 1, 2) if heads_dim == 2 else (0, 2, 1)
@@ -207,6 +218,7 @@ def _walk(
     batches, tokens, width = q_sizes[0], q_sizes[1], heads[0][0][3]
     given = [step for step in steps if step is not None]
     counts = (q_sizes[2], 0 if k_sizes is None else k_sizes[2])
+    itemsize = dtype.itemsize
     head_stride = max(step[2] for step in given)
     # In place the columns that are not rotated are where they belong.
     rest = 0 if in_place else width - 2 * half
@@ -228,21 +240,23 @@ def _walk(
         steps = [None if step is None else [stride // 2 for stride in step] for step in steps]
         width, rest = width // 2, rest // 2
         plan = plan._replace(rest_block=rest)
-    angle_strides = [(strides[0] if size > 1 else 0, strides[1]) for size, strides in angles]
+    angle_strides = [(strides[-3] if len(shape) > 2 and shape[-3] > 1 else 0, strides[-2]) for shape, strides, _ in angles]
     one_block = batches == 1 or all(batch == tokens * token for batch, token in (*(step[:2] for step in given), *angle_strides))
     if one_block:
         batches, tokens = 1, batches * tokens
     numbers = [stride for step in steps for stride in (step or (0, 0, 0))]
     numbers += [stride for pair in angle_strides for stride in pair]
+    numbers += [stride for _, strides, _ in angles for stride in strides[:-3]]
     # A width of whole 32-byte blocks keeps every stride aligned, or none, whatever the number of tokens.
-    aligned = width % 16 == 0 and all(stride % 16 == 0 for stride in (*numbers, *scalars))
+    aligned = width % 16 == 0 and all(stride % 16 == 0 for stride in numbers)
     tiles = batches * -(-tokens // plan.tokens) * (plan.pieces if one_tile else 1) + tiles_of_k
     constants |= {
         "Q_HEADS": counts[0], "K_HEADS": counts[1], "TOKENS": plan.tokens, "Q_TILE": plan.q_heads, "K_TILE": k_tile, "PIECES": plan.pieces,
         "HALF": half, "HALF_BLOCK": plan.half_block, "REST": rest, "REST_BLOCK": plan.rest_block,
-        "ONE_BLOCK": one_block, "ONE_TILE": one_tile, "ALIGNED": aligned, "INTERLEAVED": interleaved,
+        "ONE_BLOCK": one_block, "ONE_TILE": one_tile, "ALIGNED": aligned, "INTERLEAVED": interleaved, "INVERSE": inverse,
     }  # fmt: skip
-    return _Walk(programs(target, tiles, persistent=False), (batches, tokens, *numbers, *scalars), constants, words)
+    grid = programs(target, tiles, persistent=False)
+    return Launch(module, name, grid, target, (batches, tokens, *numbers), **constants, **dict(own_constants))
 
 
 def _in_words(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ import torch
 from .autograd import once_differentiable, tracked
 from .inplace import overwrite
 from .registration import register_op
-from .rotary import contiguous_heads
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -28,8 +27,8 @@ def register_rotation(
     Args:
         namespace: of the ops.
         arguments: what follows q and k in their schemas, tensors first: constants that are not differentiated.
-        launch: `launch(q, k, q_out, k_out, *arguments, inverse)` launches the kernel, on q and k that it can walk; `inverse` asks for the
-            transposed rotation, and outputs may be inputs.
+        launch: `launch(q, k, q_out, k_out, *arguments, inverse)` launches the kernel; `inverse` asks for the transposed rotation, and
+            outputs may be inputs.
         formula: `formula(q, k, *arguments)`, the reference.
         transposed: `transposed(*arguments)` are those with which `formula` is the transposed rotation.
     """
@@ -40,7 +39,7 @@ def register_rotation(
 
     def kernel(q: torch.Tensor, k: torch.Tensor | None, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
         outputs = fake(q, k)
-        launch(*contiguous_heads(q, k), outputs[0], None if k is None else outputs[1], *rest)
+        launch(q, k, outputs[0], None if k is None else outputs[1], *rest)
         return outputs
 
     def reference(q: torch.Tensor, k: torch.Tensor | None, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +80,8 @@ def register_rotation(
             if inplace:
                 ctx.mark_dirty(*[tensor for tensor in results if tensor is not None])
             frozen = [result for result, needed in zip(results, ctx.needs_input_grad) if result is not None and not needed]
-            ctx.mark_non_differentiable(*frozen)
+            if frozen:
+                ctx.mark_non_differentiable(*frozen)
             return results
 
         @staticmethod

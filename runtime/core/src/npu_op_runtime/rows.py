@@ -6,7 +6,6 @@ merged where every tensor allows it, so transposed and sliced views become `oute
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,6 +36,11 @@ class Rows(NamedTuple):
         return self.outer * self.middle
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """`outer`, `middle`, `inner`, then the strides of each tensor: what a kernel takes."""
+        return (self.outer, self.middle, self.inner, *self.flat_strides)
+
+    @property
     def flat_strides(self) -> tuple[int, ...]:
         return tuple([stride for strides in self.strides for stride in strides])
 
@@ -53,8 +57,9 @@ def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
     """
     tensors = (*inputs, *outputs)
     lead = tensors[0].shape[:-1]
-    if all(tensor.is_contiguous() for tensor in tensors):
-        return Rows(1, 1, math.prod(lead), tuple([(0, 0, tensor.shape[-1]) for tensor in tensors]), tensors, dense=True)
+    strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
+    if not strided:
+        return Rows(1, 1, lead.numel(), tuple([(0, 0, tensor.shape[-1]) for tensor in tensors]), tensors, True)
     order = sorted(range(len(lead)), key=tensors[0].stride, reverse=True)
     sorted_views = [tensor.permute(*order, -1) for tensor in tensors]
     views = [view if _rows_contiguous(view) else view.contiguous() for view in sorted_views]

@@ -218,9 +218,10 @@ def _backward_kernel(
     dy: torch.Tensor, x: torch.Tensor, num_groups: int, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor,
     rstd: torch.Tensor, eps: float, need_dx: bool, need_dweight: bool, need_dbias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    dx, dparameters = _backward_fake(dy, x, num_groups, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
     if x.numel() == 0:
+        dx, dparameters = _backward_fake(dy, x, num_groups, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
         return dx, dparameters.zero_()
+    dx = x.new_empty(x.shape if need_dx else 0)
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()
     rows = _channel_rows(x), _channel_rows(dy)
@@ -230,15 +231,15 @@ def _backward_kernel(
     columns = channels * spatial if narrow else channels
     if narrow:
         weight = _per_element(weight, spatial)
-    partials = x.new_empty((parts, len(dparameters) * columns), dtype=torch.float32)
+    sums = need_dweight + need_dbias
+    partials = x.new_empty((parts, sums * columns), dtype=torch.float32)
     run(rows[0], weight, rows[1], mean, rstd, dx if need_dx else None, partials)
-    if need_dweight or need_dbias:
-        if narrow and spatial > 1:
-            sums = sum_partials(partials, torch.float32, target)
-            dparameters.copy_(sums.view(-1, channels, spatial).sum(2))
-        else:
-            dparameters = sum_partials(partials, dparameters.dtype, target).view_as(dparameters)
-    return dx, dparameters
+    dtype = _sums_dtype(weight, bias, need_dweight, need_dbias)
+    if not sums:
+        return dx, x.new_empty((0, channels), dtype=dtype)
+    if narrow and spatial > 1:
+        return dx, sum_partials(partials, torch.float32, target).view(sums, channels, spatial).sum(2).to(dtype)
+    return dx, sum_partials(partials, dtype, target).view(sums, channels)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -275,11 +276,14 @@ def _backward_reference(dy, x, num_groups, weight, bias, mean, rstd, eps, need_d
 
 
 def _backward_fake(dy, x, num_groups, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
-    wanted = [parameter for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need]
-    # One tensor for both, so that one kernel adds up the partial sums of both.
-    dtypes = {parameter.dtype for parameter in wanted}
-    dparameters = x.new_empty((len(wanted), x.shape[1]), dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
-    return x.new_empty(x.shape) if need_dx else x.new_empty(0), dparameters
+    dx = x.new_empty(x.shape) if need_dx else x.new_empty(0)
+    return dx, x.new_empty((need_dweight + need_dbias, x.shape[1]), dtype=_sums_dtype(weight, bias, need_dweight, need_dbias))
+
+
+def _sums_dtype(weight: torch.Tensor | None, bias: torch.Tensor | None, need_dweight: bool, need_dbias: bool) -> torch.dtype:
+    """Of dweight and dbias, which are one tensor, so that one kernel adds up the partial sums of both."""
+    dtypes = {parameter.dtype for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need and parameter is not None}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 _FORWARD = {

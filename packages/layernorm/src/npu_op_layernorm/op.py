@@ -190,21 +190,24 @@ def _backward_kernel(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, rstd: torch.Tensor,
     eps: float, need_dx: bool, need_dweight: bool, need_dbias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    dx, dparameters = _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
     if x.numel() == 0:
+        dx, dparameters = _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias)
         return dx, dparameters.zero_()
+    dx = torch.empty_like(x) if need_dx else x.new_empty(0)
     target = target_of(x)
     weight = None if weight is None else weight.contiguous()
     rows = rows_of((x, dy, mean, rstd), (dx,) if need_dx else ())
     x_in, dy_in, mean_in, rstd_in = rows.tensors[:4]
     needs = need_dx, need_dweight, need_dbias
     run, grid = _backward_launch(target, x.shape[-1], dtypes_of(x, weight, dy), rows.numbers, rows.dense, needs)
-    partials = x.new_empty((grid, dparameters.numel()), dtype=torch.float32)
+    sums = need_dweight + need_dbias
+    partials = x.new_empty((grid, sums * x.shape[-1]), dtype=torch.float32)
     run(x_in, weight, dy_in, mean_in, rstd_in, rows.tensors[-1] if need_dx else None, partials)
     rows.write_back()
-    if need_dweight or need_dbias:
-        dparameters = sum_partials(partials, dparameters.dtype, target).view_as(dparameters)
-    return dx, dparameters
+    dtype = _sums_dtype(weight, bias, need_dweight, need_dbias)
+    if not sums:
+        return dx, x.new_empty((0, x.shape[-1]), dtype=dtype)
+    return dx, sum_partials(partials, dtype, target).view(sums, x.shape[-1])
 
 
 @functools.lru_cache(maxsize=4096)
@@ -245,11 +248,14 @@ def _backward_reference(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dwei
 
 
 def _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
-    wanted = [parameter for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need]
-    # One tensor for both, so that one kernel adds up the partial sums of both.
-    dtypes = {parameter.dtype for parameter in wanted}
-    dparameters = x.new_empty((len(wanted), x.shape[-1]), dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
-    return torch.empty_like(x) if need_dx else x.new_empty(0), dparameters
+    dx = torch.empty_like(x) if need_dx else x.new_empty(0)
+    return dx, x.new_empty((need_dweight + need_dbias, x.shape[-1]), dtype=_sums_dtype(weight, bias, need_dweight, need_dbias))
+
+
+def _sums_dtype(weight: torch.Tensor | None, bias: torch.Tensor | None, need_dweight: bool, need_dbias: bool) -> torch.dtype:
+    """Of dweight and dbias, which are one tensor, so that one kernel adds up the partial sums of both."""
+    dtypes = {parameter.dtype for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need and parameter is not None}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
 layer_norm_forward = register_op(

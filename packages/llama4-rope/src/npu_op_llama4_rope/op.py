@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_tensor
+from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, require_dtype
 from npu_op_runtime.inplace import overwrite
@@ -35,14 +35,7 @@ def apply_llama4_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
-    require_choice("inplace", inplace, (False, True))
-    require_heads(q, k, 2)
-    require_tensor("freqs_cis", freqs_cis)
-    require_dtype("freqs_cis", freqs_cis, (torch.complex64, *FLOATS))
-    if freqs_cis.requires_grad:
-        raise ValueError("freqs_cis must not require a gradient: it is a constant (implementation='eager' differentiates it)")
-    _require_frequencies(q, freqs_cis)
-    require_same_device(q=q, k=k, freqs_cis=freqs_cis)
+    _check(q, k, freqs_cis, inplace)
     if inplace:
         require_overwritable(q=q, k=k)
     chosen = choose(q, implementation)
@@ -56,6 +49,18 @@ def apply_llama4_rotary(
         raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
     packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
     return _rotated(q, k, packed, inplace=inplace)
+
+
+@remembered
+def _check(q, k, freqs_cis, inplace):
+    require_choice("inplace", inplace, (False, True))
+    require_heads(q, k, 2)
+    require_tensor("freqs_cis", freqs_cis)
+    require_dtype("freqs_cis", freqs_cis, (torch.complex64, *FLOATS))
+    if freqs_cis.requires_grad:
+        raise ValueError("freqs_cis must not require a gradient: it is a constant (implementation='eager' differentiates it)")
+    _require_frequencies(q, freqs_cis)
+    require_same_device(q=q, k=k, freqs_cis=freqs_cis)
 
 
 def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:

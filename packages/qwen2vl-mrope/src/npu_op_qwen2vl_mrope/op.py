@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
@@ -48,20 +48,8 @@ def apply_multimodal_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
-    require_choice("unsqueeze_dim", unsqueeze_dim, (1, 2))
-    require_choice("inplace", inplace, (False, True))
     sections = checked_sections(mrope_section)
-    require_heads(q, k, unsqueeze_dim)
-    width = q.shape[-1]
-    if 2 * sum(sections) != width:
-        raise ValueError(f"mrope_section must sum to half of the head_dim of q, {width / 2:g} (got {sections})")
-    for argument, angle in (("cos", cos), ("sin", sin)):
-        require_tensor(argument, angle)
-        require_dtype(argument, angle)
-        require_shape(argument, angle, (3, q.shape[0], q.shape[3 - unsqueeze_dim], width))
-        if angle.requires_grad:
-            raise ValueError(f"{argument} must not require a gradient: it is a constant (implementation='eager' differentiates it)")
-    require_same_device(q=q, k=k, cos=cos, sin=sin)
+    _check(q, k, cos, sin, tuple(sections), unsqueeze_dim, inplace)
     if inplace:
         require_overwritable(q=q, k=k)
     chosen = choose(q, implementation)
@@ -74,6 +62,23 @@ def apply_multimodal_rotary(
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu.npu_mrope takes positions and a cache, not cos and sin")
     return _rotated(q, k, cos, sin, sections, unsqueeze_dim, inplace=inplace)
+
+
+@remembered
+def _check(q, k, cos, sin, sections, unsqueeze_dim, inplace):
+    require_choice("unsqueeze_dim", unsqueeze_dim, (1, 2))
+    require_choice("inplace", inplace, (False, True))
+    require_heads(q, k, unsqueeze_dim)
+    width = q.shape[-1]
+    if 2 * sum(sections) != width:
+        raise ValueError(f"mrope_section must sum to half of the head_dim of q, {width / 2:g} (got {list(sections)})")
+    for argument, angle in (("cos", cos), ("sin", sin)):
+        require_tensor(argument, angle)
+        require_dtype(argument, angle)
+        require_shape(argument, angle, (3, q.shape[0], q.shape[3 - unsqueeze_dim], width))
+        if angle.requires_grad:
+            raise ValueError(f"{argument} must not require a gradient: it is a constant (implementation='eager' differentiates it)")
+    require_same_device(q=q, k=k, cos=cos, sin=sin)
 
 
 def checked_sections(mrope_section: Sequence[int]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from npu_op_runtime.checks import require_choice, require_same_device, require_shape, require_tensor
+from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.inplace import overwrite
@@ -48,6 +48,22 @@ def apply_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
+    _check(q, k, cos, sin, interleaved, unsqueeze_dim, inplace)
+    if inplace:
+        require_overwritable(q=q, k=k)
+    chosen = choose(q, implementation)
+    if chosen == "triton":
+        return _rotated(q, k, cos, sin, interleaved, unsqueeze_dim, inplace=inplace)
+    formula = apply_rotary_reference if chosen == "eager" else apply_rotary_vendor
+    rotated = formula(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
+    if not inplace:
+        return rotated
+    overwrite((q, k), rotated)
+    return q, k
+
+
+@remembered
+def _check(q, k, cos, sin, interleaved, unsqueeze_dim, inplace):
     require_choice("interleaved", interleaved, (False, True))
     require_choice("unsqueeze_dim", unsqueeze_dim, (1, 2))
     require_choice("inplace", inplace, (False, True))
@@ -62,17 +78,6 @@ def apply_rotary(
     _require_angles(q, cos, unsqueeze_dim)
     require_shape("sin", sin, cos.shape)
     require_same_device(q=q, k=k, cos=cos, sin=sin)
-    if inplace:
-        require_overwritable(q=q, k=k)
-    chosen = choose(q, implementation)
-    if chosen == "triton":
-        return _rotated(q, k, cos, sin, interleaved, unsqueeze_dim, inplace=inplace)
-    formula = apply_rotary_reference if chosen == "eager" else apply_rotary_vendor
-    rotated = formula(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
-    if not inplace:
-        return rotated
-    overwrite((q, k), rotated)
-    return q, k
 
 
 def _require_angles(q: torch.Tensor, cos: torch.Tensor, unsqueeze_dim: int) -> None:

@@ -72,16 +72,18 @@ def register_rotation(
 
     class Rotation(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor | None, inplace: bool, *rest: Any) -> Rotated:
+        def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor | None, inplace: bool, rest: tuple[Any, ...]) -> Rotated:
             ctx.save_for_backward(*rest[:tensors])
             ctx.options = rest[tensors:]
             ctx.set_materialize_grads(False)
-            results = call(q, k, *rest, inplace=inplace)
+            results = q_out, k_out = call(q, k, *rest, inplace=inplace)
             if inplace:
                 ctx.mark_dirty(*[tensor for tensor in results if tensor is not None])
-            frozen = [result for result, needed in zip(results, ctx.needs_input_grad) if result is not None and not needed]
-            if frozen:
-                ctx.mark_non_differentiable(*frozen)
+            need_dq, need_dk, *_ = ctx.needs_input_grad
+            if k_out is not None and not need_dk:
+                ctx.mark_non_differentiable(k_out)
+            elif not need_dq:
+                ctx.mark_non_differentiable(q_out)
             return results
 
         @staticmethod
@@ -94,11 +96,11 @@ def register_rotation(
             elif dq is not None:
                 dq, dk_out = rotate(dq, dk, *rest)
                 dk = None if dk is None else dk_out
-            return dq, dk, *(None,) * len(rest)
+            return dq, dk, None, None
 
     def rotated(q: torch.Tensor, k: torch.Tensor | None, *rest: Any, inplace: bool) -> Rotated:
         if tracked(q, k):
-            return cast(Rotated, Rotation.apply(q, k, inplace, *rest))  # type: ignore[no-untyped-call]  # so in torch
+            return cast(Rotated, Rotation.apply(q, k, inplace, rest))  # type: ignore[no-untyped-call]  # so in torch
         return call(q, k, *rest, inplace=inplace)
 
     return rotated

@@ -39,6 +39,27 @@ def test_a_mean_far_above_the_deviations(mode, mean, deviation, shape):
         assert (mine - right).abs().max() <= 2 * (theirs - right).abs().max() + 2**-22 * largest + 2**-24 * mean / deviation * largest
 
 
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("spread", ("normal", "one element"))
+def test_gradients_of_bf16_whose_mean_is_far_above_the_deviations(mode, spread):
+    """The mean is taken off sums there and not off every element: as far above as bf16 can hold, that costs less than its rounding."""
+    generator = torch.Generator().manual_seed(0)
+    x = 100 + 0.5 * torch.randn(2, 8, 64, generator=generator) if spread == "normal" else torch.ones(2, 8, 64)
+    if spread == "one element":
+        x[:, ::4, 3] += 2**-7
+    x, dy, weight = (tensor.bfloat16() for tensor in (x, *(torch.randn(size, generator=generator) for size in (x.shape, (8,)))))
+
+    def run(function, dtype, device="cpu"):
+        leaves = [tensor.to(device, dtype).requires_grad_() for tensor in (x, weight)]
+        gradients = torch.autograd.grad(function(leaves[0], 2, leaves[1], None, 1e-10), leaves, dy.to(device, dtype))
+        return [gradient.cpu().double() for gradient in gradients]
+
+    with mode.enter():
+        ours = run(group_norm, torch.bfloat16, mode.device)
+    for mine, right in zip(ours, run(torch.nn.functional.group_norm, torch.float64)):
+        assert (mine - right).abs().max() <= 2**-8 * right.abs().max()
+
+
 if INTERPRETED := [mode for mode in EXECUTED if mode.kind == "interpreter"]:
 
     @pytest.mark.parametrize("name", ("odd-sizes-float32", "wide-ragged", "wide-instance-norm", "spatial-4", "no-parameters"))

@@ -105,6 +105,7 @@ def group_norm_forward_kernel(
         x_channel = spatial
     dtype: tl.constexpr = X.dtype.element_ty
     PADDED: tl.constexpr = spatial != COLS
+    ROOT: tl.constexpr = (D * spatial) ** 0.5
     sample_tiles: tl.constexpr = (channels // D * FOLD + GROUPS - 1) // GROUPS
     part = tl.arange(0, GROUPS)
     slot = tl.arange(0, SLOTS)
@@ -125,17 +126,22 @@ def group_norm_forward_kernel(
         weight = _parameter(WEIGHT, channel + lane, exists, HAS_WEIGHT)
         bias = _parameter(BIAS, channel + lane, exists, HAS_BIAS)
         # Each channel is centred on its own mean, and the group's variance merged from theirs: values per channel are cheap.
-        middle = tl.sum(x, axis=2) * (1.0 / spatial)
+        total = tl.sum(x, axis=2)
+        middle = total * (1.0 / spatial)
+        mean = _over_group(total, FOLD) * (1.0 / (D * spatial))
         x = _centred(x, middle[:, :, None], inside, PADDED)
         if dtype == tl.float32:
             # A mean far above the deviations is off by a rounding of itself: what is left of it is taken away again.
             rest = tl.sum(x, axis=2) * (1.0 / spatial)
             x = _centred(x, rest[:, :, None], inside, PADDED)
             middle += rest
-        mean = _over_group(middle, FOLD) * (1.0 / D)
+            mean += _over_group(rest, FOLD) * (1.0 / D)
+        # Steps of few values stand beside those of a whole tile that they do not wait for.
+        squares = x * x
         distance = _distance(middle, mean, (slot < D // FOLD)[None, :], SLOTS != D // FOLD)
-        squares = tl.sum(x * x, axis=2) + distance * distance * spatial
-        rstd = 1.0 / tl.sqrt(_over_group(squares, FOLD) * (1.0 / (D * spatial)) + eps)
+        squares = tl.sum(squares, axis=2)
+        squares = squares + distance * distance * spatial
+        rstd = ROOT / tl.sqrt(_over_group(squares, FOLD) + D * spatial * eps)
         scale, offset = _affine(distance, rstd, weight, bias, HAS_WEIGHT, HAS_BIAS)
         y = x * scale[:, :, None] + offset[:, :, None]
         tl.store(y_base + lane[:, :, None] * spatial + cols, y.to(dtype), mask=mask)
@@ -155,7 +161,8 @@ def group_norm_backward_kernel(
     """Whole groups resident. Moves: read x and dy, write dx, and per sample and channel a partial dweight and dbias in fp32.
 
     With xhat = (x - mean) * rstd and g = dy * weight: dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd. The means over a group are sums
-    over its channels of weight * dbias and weight * dweight.
+    over its channels of weight * dbias and weight * dweight. A bf16 mean is at most 2^8 * sqrt(elements) deviations: taken off sums and
+    not off every x, it costs no more than a rounding of bf16.
     """
     if DENSE:
         x_channel = spatial
@@ -165,6 +172,7 @@ def group_norm_backward_kernel(
     slot = tl.arange(0, SLOTS)
     lane = part[:, None] * (D // FOLD) + slot[None, :]
     cols = tl.arange(0, COLS)[None, None, :]
+    EXACT: tl.constexpr = X.dtype.element_ty != tl.bfloat16
     first, last = my_chunk(samples * sample_tiles)
     for tile in range(first, last):
         sample = tile // sample_tiles
@@ -178,27 +186,36 @@ def group_norm_backward_kernel(
         statistics = tl.cast(sample, tl.int64) * (channels // D) + group
         mean = _statistic(MEAN, statistics, left, GROUPS, FOLD)
         rstd = _statistic(RSTD, statistics, left, GROUPS, FOLD)
+        weight = _parameter(WEIGHT, channel + lane, exists, HAS_WEIGHT)
         # Elements behind the mask need no care: their dy is 0, and so is every product with it.
         dy = tl.load(dy_base + lane[:, :, None] * dy_channel + cols, mask=mask, other=0.0).to(tl.float32)
         x = tl.load(x_base + lane[:, :, None] * x_channel + cols, mask=mask, other=0.0).to(tl.float32)
+        level_unit = rstd * (1.0 / (D * spatial))
+        slope_unit = level_unit * rstd
         dbias = tl.sum(dy, axis=2)
-        x = x - _per_channel(mean, dbias)[:, :, None]
-        dweight = tl.sum(dy * x, axis=2) * rstd[:, None]
+        if EXACT:
+            x = x - _per_channel(mean, dbias)[:, :, None]
+        dweight = tl.sum(dy * x, axis=2)
+        if HAS_WEIGHT:
+            level = _over_group(dbias * weight, FOLD)
+            scale = weight * rstd[:, None]
+        else:
+            level = _over_group(dbias, FOLD)
+            scale = _per_channel(rstd, dbias)
+        if not EXACT:
+            dweight = dweight - dbias * mean[:, None]
+        slope = _over_group(dweight * scale, FOLD)
+        dweight = dweight * rstd[:, None]
+        level = level * level_unit
+        slope = slope * slope_unit
+        if not EXACT:
+            level = level - mean * slope
         dweight_base, dbias_base = _partials(PARTIALS, sample, channels, NEED_DWEIGHT, NEED_DBIAS)
         if NEED_DWEIGHT:
             tl.store(dweight_base + channel + lane, dweight, mask=exists)
         if NEED_DBIAS:
             tl.store(dbias_base + channel + lane, dbias, mask=exists)
         if NEED_DX:
-            weight = _parameter(WEIGHT, channel + lane, exists, HAS_WEIGHT)
-            if HAS_WEIGHT:
-                scale = weight * rstd[:, None]
-                slope = _over_group(dweight * weight, FOLD) * rstd * rstd * (1.0 / (D * spatial))
-                level = _over_group(dbias * weight, FOLD) * rstd * (1.0 / (D * spatial))
-            else:
-                scale = _per_channel(rstd, dbias)
-                slope = _over_group(dweight, FOLD) * rstd * rstd * (1.0 / (D * spatial))
-                level = _over_group(dbias, FOLD) * rstd * (1.0 / (D * spatial))
             dx = dy * scale[:, :, None] - x * _per_channel(slope, dbias)[:, :, None] - _per_channel(level, dbias)[:, :, None]
             dx_base = DX + (tl.cast(sample, tl.int64) * channels + channel) * spatial
             tl.store(dx_base + lane[:, :, None] * spatial + cols, dx.to(DX.dtype.element_ty), mask=mask)

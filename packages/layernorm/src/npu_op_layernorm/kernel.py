@@ -45,6 +45,19 @@ def _centred(x, mean, inside, PADDED: tl.constexpr):
 
 
 @triton.jit
+def _row_sums(x, y, FOLD: tl.constexpr):
+    """`row_sum` of two tiles, step by step side by side: a step of one does not wait for the other's, as it does for its own last one."""
+    x = tl.sum(x, axis=1)
+    y = tl.sum(y, axis=1)
+    if FOLD > 1:
+        x = tl.broadcast_to(x[None, :], (FOLD, FOLD))
+        y = tl.broadcast_to(y[None, :], (FOLD, FOLD))
+        x = tl.sum(x, axis=1)
+        y = tl.sum(y, axis=1)
+    return x, y
+
+
+@triton.jit
 def _partials(PARTIALS, n_cols: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr):
     """Where this program's partial dweight and dbias go: side by side in its row, or alone."""
     base = PARTIALS + tl.program_id(0) * (n_cols * (NEED_DWEIGHT + NEED_DBIAS))
@@ -65,6 +78,7 @@ def layer_norm_forward_kernel(
         stat_row = 1
     dtype: tl.constexpr = X.dtype.element_ty
     PADDED: tl.constexpr = n_cols != FOLD * COLS
+    ROOT: tl.constexpr = n_cols**0.5
     lane = tl.arange(0, ROWS * FOLD)
     cols = tl.arange(0, COLS)
     if FOLD > 1:
@@ -95,7 +109,7 @@ def layer_norm_forward_kernel(
             rest = row_sum(x, FOLD) * (1.0 / n_cols)
             x = _centred(x, rest[:, None], inside, PADDED)
             mean += rest
-        rstd = 1.0 / tl.sqrt(row_sum(x * x, FOLD) * (1.0 / n_cols) + eps)
+        rstd = ROOT / tl.sqrt(row_sum(x * x, FOLD) + n_cols * eps)
         if ONE_TILE and FOLD == 1:
             # A program of one tile (CUDA): in registers only once they are needed, which leaves room for one more program.
             weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
@@ -207,8 +221,8 @@ def layer_norm_backward_kernel(
         mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
         rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
         if FOLD > 1:
-            mean = tl.load(mean_base + 0 * lane)[:, None]
-            rstd = tl.load(rstd_base + 0 * lane)[:, None]
+            mean = tl.load(mean_base)
+            rstd = tl.load(rstd_base)
             x = tl.load(x_base + piece).to(tl.float32)
             dy = tl.load(dy_base + piece).to(tl.float32)
         else:
@@ -235,11 +249,12 @@ def layer_norm_backward_kernel(
         if NEED_DX:
             dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
             if HAS_WEIGHT:
-                product = product * weight
                 scaled = scaled * weight
-            slope = (row_sum(product, FOLD) * (1.0 / n_cols))[:, None] * rstd * rstd
-            level = (row_sum(scaled, FOLD) * (1.0 / n_cols))[:, None]
-            dx = (scaled - centred * slope - level).to(DX.dtype.element_ty)
+                product = product * weight
+            level, slope = _row_sums(scaled, product, FOLD)
+            level = (level * (1.0 / n_cols))[:, None]
+            slope = slope[:, None] * (rstd * rstd * (1.0 / n_cols))
+            dx = (scaled - level - centred * slope).to(DX.dtype.element_ty)
             if FOLD > 1:
                 tl.store(dx_base + piece, dx)
             else:

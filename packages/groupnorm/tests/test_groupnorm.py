@@ -3,12 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from npu_op_groupnorm import GroupNorm, group_norm, group_norm_reference, op
+from npu_op_groupnorm import GroupNorm, group_norm, group_norm_reference
 from npu_op_groupnorm.plan import plan_groups
 from npu_op_groupnorm.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
-from npu_op_lab.passes import evaluate
 from npu_op_runtime.device import Target
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
@@ -58,24 +57,6 @@ def test_gradients_of_bf16_whose_mean_is_far_above_the_deviations(mode, spread):
         ours = run(group_norm, torch.bfloat16, mode.device)
     for mine, right in zip(ours, run(torch.nn.functional.group_norm, torch.float64)):
         assert (mine - right).abs().max() <= 2**-8 * right.abs().max()
-
-
-if INTERPRETED := [mode for mode in EXECUTED if mode.kind == "interpreter"]:
-
-    @pytest.mark.parametrize("name", ("odd-sizes-float32", "wide-ragged", "wide-instance-norm", "spatial-4", "no-parameters"))
-    def test_tiles_of_cuda(name, monkeypatch):
-        """Powers of two: groups and channels that are none are padded, and groups are walked otherwise than on an NPU."""
-
-        def on_cuda(target, *sizes, **options):
-            return plan_groups(Target("cuda", 132, 0), *sizes, **options)
-
-        monkeypatch.setattr("npu_op_groupnorm.op.plan_groups", on_cuda)
-        # Launches are kept by what they were planned for, which says nothing of CUDA here.
-        for kept in ("_forward_launch", "_backward_launch"):
-            monkeypatch.setattr(f"npu_op_groupnorm.op.{kept}", getattr(op, kept).__wrapped__)
-        case = next(case for case in SPEC.cases if case.name == name)
-        failed = [str(verdict) for verdict in evaluate(SPEC, case, mode=INTERPRETED[0]) if not verdict.passed]
-        assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize("depth", (1, 2, 7, 37, 127, 320, 4096))

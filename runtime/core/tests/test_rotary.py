@@ -69,6 +69,30 @@ def test_only_what_a_kernel_cannot_walk_is_copied(launched):
     assert len(launched) == 7
 
 
+def test_results_reach_what_a_kernel_cannot_walk(launched, monkeypatch):
+    def write(kernel, programs, target, anchor, q, k, q_out, k_out, *rest, **constants):
+        assert q_out.is_contiguous() and k_out.is_contiguous() and k_out is k  # in place stays in place
+        q_out.fill_(1)
+        k_out.fill_(2)
+
+    monkeypatch.setattr("npu_op_runtime.launch.launch", write)
+    q, k, q_out = torch.zeros(2, 3, 4, 8), torch.zeros(2, 3, 4, 16)[..., ::2], torch.zeros(2, 3, 8, 4).mT
+    launch_rotation("module", "kernel", (q, k, q_out, k), (torch.zeros(3, 8),), 4, heads_dim=2, interleaved=False, inverse=False)
+    assert q.eq(0).all() and q_out.eq(1).all() and k.eq(2).all()
+
+
+def test_an_expanded_result_is_refused(launched):
+    q = torch.zeros(1, 3, 4, 8).expand(2, 3, 4, 8)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory location"):
+        launch_rotation("module", "kernel", (q, None, q, None), (torch.zeros(3, 8),), 4, heads_dim=2, interleaved=False, inverse=False)
+
+
+def test_no_heads_may_be_expanded(launched):
+    for q, k in ((0, 4), (4, 0)):
+        _launch(*(torch.zeros(2, 1, heads, 8).expand(2, 3, heads, 8) for heads in (q, k)), torch.zeros(3, 8))
+    assert len(launched) == 2
+
+
 def test_batches_of_angles_may_be_expanded(launched):
     x, angles = torch.zeros(2, 4, 5, 8), torch.zeros(3, 1, 4, 8).expand(3, 2, 4, 8)
     _launch(x, None, angles)

@@ -19,13 +19,14 @@ _INTERPRETED_SOC = "Ascend910B4"
 _INTERPRETED_CORES = 3
 
 _offline_soc: Soc | None = None
+_cuda_form = False
 
 
 class Target(NamedTuple):
     """What a kernel is planned for. A tuple, because plans are looked up by it at every call.
 
     Attributes:
-        backend: "npu" (also the offline compiler and the emulator), "cuda" or "interpreter".
+        backend: "npu" (also the offline compiler and the emulator), "cuda" (also the interpreter in `cuda_form`) or "interpreter".
         cores: vector cores (npu), multiprocessors (cuda), programs (interpreter).
         ub_bytes: on-chip memory that a tile must fit, bytes (npu and interpreter; 0 on cuda, where the compiler spills).
     """
@@ -44,6 +45,17 @@ def offline(soc: str) -> Iterator[Soc]:
         yield _offline_soc
     finally:
         _offline_soc = before
+
+
+@contextmanager
+def cuda_form() -> Iterator[None]:
+    """Within it, interpreted kernels have the tiles and take the branches of CUDA."""
+    global _cuda_form
+    before, _cuda_form = _cuda_form, True
+    try:
+        yield
+    finally:
+        _cuda_form = before
 
 
 def interpreting() -> bool:
@@ -66,6 +78,8 @@ def target_of(tensor: torch.Tensor) -> Target:
     if kind == "cpu":
         if _offline_soc is not None:
             return Target("npu", _offline_soc.vector_cores, _offline_soc.ub_bytes)
+        if interpreting() and _cuda_form:
+            return Target("cuda", _INTERPRETED_CORES, 0)
         if interpreting():
             return Target("interpreter", _INTERPRETED_CORES, get_soc(_INTERPRETED_SOC).ub_bytes)
         raise NotImplementedError("Triton kernels run on CPU tensors only with TRITON_INTERPRET=1 or inside the lab's compiler or emulator")

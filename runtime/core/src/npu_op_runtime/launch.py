@@ -96,12 +96,12 @@ def launch(
     """
     if programs == 0:
         return None
-    if target.backend == "cuda":
+    if target.backend == "cuda" and anchor.device.type == "cuda":
         if anchor.device.index == torch.cuda.current_device():  # entering the device of a tensor costs as much as the rest of this
             return _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
         with torch.cuda.device(anchor.device):
             return _launch_cuda(kernel, programs, anchor.device.index, num_warps, args, constants)
-    if programs > MAX_GRID:
+    if programs > MAX_GRID and target.backend != "cuda":
         raise ValueError(f"programs must be at most {MAX_GRID} on the NPU (got {programs})")
     if anchor.device.type == "npu":
         with torch.npu.device(anchor.device):  # type: ignore[attr-defined]  # added by torch_npu

@@ -11,6 +11,7 @@ import torch
 from .checks import require_tensor
 from .device import Target, target_of
 from .dtypes import require_dtype
+from .inplace import overwrite
 from .launch import Launch
 from .tiling import UB_BLOCK_BYTES, next_power_of_2, programs
 
@@ -33,9 +34,10 @@ _CUDA_PAIRS = 128 * 16
 
 _INT32_MAX = 2**31 - 1
 
-# Dimensions that may not be expanded: all but the batch, of q and k and of angles.
+# Dimensions that may not be expanded: all but the batch of what is read (q and k, angles), all of what is written.
 _SPACED_HEADS = (1, 2)
 _SPACED_ANGLES = (-2,)
+_SPACED_OUTPUTS = (0, 1, 2)
 
 
 class HeadsPlan(NamedTuple):
@@ -124,9 +126,9 @@ def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:
 
 
 def _walkable(shape: Sequence[int], strides: Sequence[int], spaced: Iterable[int]) -> bool:
-    """Whether a kernel can walk it: the last dimension is contiguous, and none of `spaced` is expanded."""
+    """Whether a kernel can walk it: the last dimension is contiguous, and none of `spaced` is expanded; or it is empty."""
     apart = all(strides[dim] != 0 or shape[dim] == 1 for dim in spaced)
-    return apart and (strides[-1] == 1 or shape[-1] == 1 or 0 in shape)
+    return 0 in shape or (apart and (strides[-1] == 1 or shape[-1] == 1))
 
 
 def launch_rotation(
@@ -148,7 +150,7 @@ def launch_rotation(
 
     Args:
         module, name: of the kernel.
-        heads: q, k, q_out, k_out in four dimensions; outputs may be inputs that are `require_overwritable`; k may be None.
+        heads: q, k, q_out, k_out in four dimensions; outputs may be inputs; k may be None.
         angles: (sequence, columns) or (..., batch or 1, sequence, columns).
         half: pairs that are rotated.
         heads_dim: 1 for (batch, heads, sequence, width), 2 for (batch, sequence, heads, width).
@@ -167,11 +169,15 @@ def launch_rotation(
         tuple([(angle.shape, angle.stride(), angle.dtype) for angle in angles]),
     )  # fmt: skip
     if run is None:
-        walkable = [None if tensor is None else _contiguous(tensor, _SPACED_HEADS) for tensor in (q, k)]
+        # One copy of each: in place stays in place.
+        copies = {id(tensor): _contiguous(tensor, _SPACED_HEADS) for tensor in (q, k) if tensor is not None}
+        copies |= {id(tensor): _contiguous(tensor, _SPACED_OUTPUTS) for tensor in outputs if tensor is not None}
+        walkable = [None if tensor is None else copies[id(tensor)] for tensor in heads]
         launch_rotation(
-            module, name, (*walkable, *outputs), [_contiguous(angle, _SPACED_ANGLES) for angle in angles], half,
+            module, name, walkable, [_contiguous(angle, _SPACED_ANGLES) for angle in angles], half,
             heads_dim=heads_dim, interleaved=interleaved, inverse=inverse, k_apart=k_apart, **constants,
         )  # fmt: skip
+        overwrite(outputs, walkable[2:])
         return
     if words:
         heads = [None if tensor is None else tensor.view(torch.int32) for tensor in heads]
@@ -200,11 +206,12 @@ def _rotation(
     heads: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...],
     angles: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...],
 ) -> Launch | None:
-    """None if q, k or an angle must be copied first.
+    """None if one of `heads` or `angles` must be copied first.
 
     `heads` are (shape, strides) of q, k, q_out and k_out, `angles` (shape, strides, dtype); the others as in `launch_rotation`.
     """
-    if not all(_walkable(*tensor, _SPACED_HEADS) for tensor in heads[:2] if tensor):
+    spaced = (_SPACED_HEADS, _SPACED_HEADS, _SPACED_OUTPUTS, _SPACED_OUTPUTS)
+    if not all(_walkable(*tensor, dims) for tensor, dims in zip(heads, spaced) if tensor):
         return None
     if not all(_walkable(shape, strides, _SPACED_ANGLES) for shape, strides, _ in angles):
         return None

@@ -99,8 +99,14 @@ def register_rotation(
             return dq, dk, None, None
 
     def rotated(q: torch.Tensor, k: torch.Tensor | None, *rest: Any, inplace: bool) -> Rotated:
-        if tracked(q, k):
-            return cast(Rotated, Rotation.apply(q, k, inplace, rest))  # type: ignore[no-untyped-call]  # so in torch
-        return call(q, k, *rest, inplace=inplace)
+        if not tracked(q, k):
+            return call(q, k, *rest, inplace=inplace)
+        # AOTAutograd takes what a Function writes over an input of the graph for a write under no_grad: the gradient would pass unrotated.
+        copied = inplace and torch.compiler.is_compiling()
+        results = cast(Rotated, Rotation.apply(q, k, inplace and not copied, rest))  # type: ignore[no-untyped-call]  # so in torch
+        if not copied:
+            return results
+        overwrite((q, k), results)
+        return q, k
 
     return rotated

@@ -197,6 +197,11 @@ def plan_blocks(target: Target, n_cols: int, buffers: tuple[Buffer, ...]) -> Row
     return RowPlan(max(1, elements // cols), 1, min(cols, _round_down(elements, granule)), resident=pieces == 1)
 
 
+def off_bank_period(elements: int) -> bool:
+    """Whether neighbouring fp32 tiles of this many elements lie half a bank period apart in UB."""
+    return elements % _BANK_PERIOD == _BANK_SHIFT
+
+
 def programs(target: Target, tiles: int, *, persistent: bool) -> int:
     """Number of programs for `tiles` tiles.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from npu_op_runtime.device import interpreting
+from npu_op_runtime.device import cuda_form, interpreting
 from npu_op_runtime.soc import GATE_SOCS
 from npu_op_runtime.stack import triton_problem
 
@@ -25,7 +25,8 @@ class Mode:
     """One way to run an operator.
 
     Attributes:
-        name: "eager", "interpreter", "emulator-Ascend910B4", "offline-Ascend910B4", "cuda" or "npu".
+        name: "eager", "interpreter", "cuda_form" (the kernels as they are for CUDA, interpreted), "emulator-Ascend910B4",
+            "offline-Ascend910B4", "cuda" or "npu".
         device: of the tensors.
         kernels: Triton kernels run, not the eager reference.
         executes: results are computed; otherwise launches are compiled and recorded and outputs hold what was in memory.
@@ -51,7 +52,7 @@ EAGER = Mode("eager", "cpu", kernels=False)
 def available_modes() -> tuple[Mode, ...]:
     """What can run here. TRITON_INTERPRET=1 turns every kernel of the process into an interpreted one, so nothing else can then."""
     if interpreting():
-        return (Mode("interpreter", "cpu", kernels=True, enter=mended),)
+        return Mode("interpreter", "cpu", kernels=True, enter=mended), Mode("cuda_form", "cpu", kernels=True, enter=_cuda_form)
     modes = [EAGER]
     if has_offline_compiler():
         modes += [offline_mode(soc) for soc in GATE_SOCS]
@@ -71,6 +72,12 @@ def has_offline_compiler() -> bool:
 def offline_mode(soc: str) -> Mode:
     """Kernels compiled for `soc` and recorded, not run; entering it yields the list of launches."""
     return Mode(f"offline-{soc}", "cpu", kernels=True, executes=False, enter=functools.partial(_offline, soc))
+
+
+@contextmanager
+def _cuda_form() -> Iterator[None]:
+    with mended(), cuda_form():
+        yield
 
 
 def _offline(soc: str) -> AbstractContextManager[Any]:

@@ -25,7 +25,7 @@ from .shapes import neighbours
 EXECUTED = ("eager", "interpreter", "cuda", "npu")
 
 
-@check(values, *EXECUTED, "emulator")
+@check(values, *EXECUTED, "cuda_form", "emulator")
 def check_oracle(spec: OperatorSpec, case: Case, mode: Mode) -> None:
     """Every output and gradient is as near to fp64 as PyTorch's, or nearly so."""
     require(evaluate(spec, case, mode=mode))

@@ -74,6 +74,30 @@ def test_inplace_returns_its_arguments_changed():
         torch.testing.assert_close(tensor, expected)
 
 
+@pytest.mark.parametrize("compiled", (False, True))
+def test_gradient_of_inplace(compiled):
+    cos, sin = _angles(5, 8)
+    leaves = [torch.randn(1, heads, 5, 8, requires_grad=True) for heads in (2, 1)]
+    function = torch.compile(apply_rotary, backend="aot_eager", fullgraph=True) if compiled else apply_rotary
+    tensors = [leaf * 1 for leaf in leaves]
+    results = function(*tensors, cos, sin, inplace=True)
+    assert all(result is tensor for result, tensor in zip(results, tensors))
+    wanted = apply_rotary_reference(*leaves, cos, sin)
+    upstream = [torch.randn_like(result) for result in wanted]
+    gradients, expected = (torch.autograd.grad(rotated, leaves, upstream) for rotated in (results, wanted))
+    torch.testing.assert_close((*results, *gradients), (*wanted, *expected))
+
+
+@pytest.mark.parametrize("inplace", (False, True))
+def test_a_dense_tensor_of_strided_columns_is_rotated(inplace):
+    """empty_like() keeps its strides."""
+    q, (cos, sin) = torch.randn(1, 2, 8, 5).mT, _angles(5, 6)
+    wanted, _ = apply_rotary_reference(q, None, cos, sin)
+    if inplace:
+        torch.ops.npu_op_rope.rotate_(q, None, cos, sin, False, 1)
+    torch.testing.assert_close(q if inplace else apply_rotary(q, None, cos, sin)[0], wanted)
+
+
 def test_inplace_declares_its_writes():
     schema = torch.ops.npu_op_rope.rotate_.default._schema
     assert [argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write] == ["q", "k"]

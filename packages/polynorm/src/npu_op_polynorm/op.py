@@ -20,6 +20,7 @@ from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, pr
 from .reference import poly_norm_reference
 
 _KERNELS = "npu_op_polynorm.kernel"
+_VECTORS = (Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 3 + (Buffer(4, "rows"),) * 8
 
 
 def poly_norm(
@@ -98,9 +99,16 @@ class _PolyNorm(torch.autograd.Function):
 @functools.cache
 def _plan(target: Target, n_cols: int, itemsize: int, streams: int) -> RowPlan:
     stream = (Buffer(itemsize, streamed=True),) * streams
-    vectors = (Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 3 + (Buffer(4, "rows"),) * 8
-    resident = (*stream, *(Buffer(4),) * 3, *vectors)
-    return plan_rows(target, n_cols, resident, (*stream, *(Buffer(4),) * 6, *vectors), roomy=(*resident, Buffer(4)))
+    resident = (*stream, *(Buffer(4),) * 3, *_VECTORS)
+    return plan_rows(target, n_cols, resident, (*stream, *(Buffer(4),) * 5, *_VECTORS), roomy=(*resident, Buffer(4)))
+
+
+@functools.cache
+def _backward_plan(target: Target, n_cols: int, itemsize: int) -> tuple[RowPlan, bool]:
+    """The plan, and whether its tile, one row in pieces, leaves room for the eight fp32 tiles of the kernel's ROOMY form."""
+    buffers = (*(Buffer(itemsize, streamed=True),) * 3, *(Buffer(4),) * 8, *_VECTORS)
+    plan = plan_rows(target, n_cols, buffers, buffers)
+    return (plan, True) if plan.fold > 1 else (_plan(target, n_cols, itemsize, 3), False)
 
 
 def _forward_kernel(
@@ -153,7 +161,7 @@ def _backward_kernel(
         return dx, sums.zero_()
     target = target_of(x)
     weight = weight.contiguous()
-    plan = _plan(target, x.shape[-1], x.element_size(), 3)
+    plan, roomy = _backward_plan(target, x.shape[-1], x.element_size())
     rows = rows_of((x, dy, *(statistic.unsqueeze(-1) for statistic in (r1, r2, r3))), (dx,) if need_dx else ())
     x_in, dy_in, *statistics = rows.tensors[:5]
     x_strides, dy_strides, statistic_strides = rows.strides[:3]
@@ -166,7 +174,7 @@ def _backward_kernel(
     kernel = kernels.poly_norm_backward_wide_kernel
     if plan.resident:
         kernel = kernels.poly_norm_backward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense}
+        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ROOMY": roomy}
     launch(
         kernel, grid, target, x,
         x_in, weight, dy_in, *statistics, dx_out, partials, rows.outer, rows.middle, rows.inner,

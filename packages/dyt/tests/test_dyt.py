@@ -4,15 +4,33 @@ import pytest
 import torch
 
 from npu_op_dyt import DyT, dyt, dyt_reference
+from npu_op_dyt.op import _plan
 from npu_op_dyt.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
+from npu_op_runtime.device import Target
+from npu_op_runtime.soc import GATE_SOCS, get_soc
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
 
 
 class TestBattery(OperatorBattery):
     spec = SPEC
+
+
+@pytest.mark.parametrize("backward", (False, True))
+@pytest.mark.parametrize("soc", GATE_SOCS)
+def test_strips_own_every_column_and_read_none_that_does_not_exist(soc, backward):
+    row = get_soc(soc)
+    target = Target("npu", row.vector_cores, row.ub_bytes)
+    overlapping = 0
+    for width in (*range(1, 9000, 61), 16384, 131072):
+        for itemsize in (2, 4):
+            plan = _plan(target, width, itemsize, backward)
+            assert (plan.strips - 1) * plan.cols < width <= plan.strips * plan.cols
+            assert not plan.overlap or plan.cols <= width
+            overlapping += plan.overlap
+    assert bool(overlapping) == backward
 
 
 def test_module_is_the_papers():

@@ -31,46 +31,60 @@ def _my_rows(chunk, chunks, blocks, inner, ROWS: tl.constexpr, ONE_BLOCK: tl.con
 
 
 @triton.jit
-def _parameter(POINTER, columns, inside):
-    return tl.load(POINTER + columns, mask=inside, other=0.0).to(tl.float32)
+def _strip(strip, n_cols: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, OVERLAP: tl.constexpr):
+    """First column of a strip, and one past its last own column, counted from the first.
+
+    With OVERLAP every strip reads COLS columns that exist: strips are counted from the right, and the first one, whose own are
+    fewer, reads on into the next.
+    """
+    if OVERLAP:
+        end = n_cols - (STRIPS - 1 - strip) * COLS
+        column = tl.maximum(end - COLS, 0)
+        return column, end - column
+    else:
+        return strip * COLS, n_cols - strip * COLS
+
+
+@triton.jit
+def _parameter(POINTER, columns, own):
+    return tl.load(POINTER + columns, mask=own, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["chunks", *row_arguments("x", "y")])
 def dyt_forward_kernel(
     X, ALPHA, GAMMA, BETA, Y, chunks, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, STRIP_PROGRAMS: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, HAS_BETA: tl.constexpr,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_BETA: tl.constexpr,
 ):  # fmt: skip
-    """Moves: read x, write y, gamma and beta once per program and strip."""
-    chunk = tl.program_id(0) // STRIP_PROGRAMS
+    """Moves: read x, write y, gamma and beta once per program.
+
+    gamma * tanh(u) + beta = (gamma + beta) - 2 * gamma / (1 + exp(2u)): what does not depend on the row comes before the rows.
+    """
+    chunk = tl.program_id(0) // STRIPS
     first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
+    column = (tl.program_id(0) - chunk * STRIPS) * COLS
+    lane = tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, COLS)[None, :]
+    inside = cols < n_cols - column
     twice_alpha = tl.load(ALPHA).to(tl.float32) * 2.0
-    lane = tl.arange(0, ROWS)
-    for strip in range(tl.program_id(0) - chunk * STRIP_PROGRAMS, STRIPS, STRIP_PROGRAMS):
-        column = strip * COLS
-        cols = tl.arange(0, COLS)[None, :]
-        inside = cols < n_cols - column
-        gamma = _parameter(GAMMA + column, cols, inside)
-        if HAS_BETA:
-            beta = _parameter(BETA + column, cols, inside) + gamma
-        for trip in range(trips):
-            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
-            mask = (lane < remaining)[:, None] & inside
-            x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane[:, None] * x_row + cols)
-            y_at = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + column + (lane[:, None] * y_row + cols)
-            x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-            r = -2.0 / (tl.exp(x * twice_alpha) + 1.0)
-            # gamma of 1 + r lies in beta already.
-            y = r * gamma + beta if HAS_BETA else (r + 1.0) * gamma
-            tl.store(y_at, y.to(Y.dtype.element_ty), mask=mask)
+    gamma = _parameter(GAMMA + column, cols, inside)
+    limit = gamma + _parameter(BETA + column, cols, inside) if HAS_BETA else gamma
+    minus_twice_gamma = gamma * -2.0
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        mask = (lane < remaining) & inside
+        x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane * x_row + cols)
+        y_at = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + column + (lane * y_row + cols)
+        x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+        y = minus_twice_gamma / (tl.exp(x * twice_alpha) + 1.0) + limit
+        tl.store(y_at, y.to(Y.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["chunks", *row_arguments("x", "dy", "dx")])
 def dyt_backward_kernel(
     X, ALPHA, GAMMA, DY, DX, PARTIALS, chunks, outer, middle, inner, x_outer, x_middle, x_row, dy_outer, dy_middle, dy_row,
     dx_outer, dx_middle, dx_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, STRIP_PROGRAMS: tl.constexpr,
-    ONE_BLOCK: tl.constexpr, NEED_DX: tl.constexpr, NEED_DALPHA: tl.constexpr, NEED_DGAMMA: tl.constexpr, NEED_DBETA: tl.constexpr,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, OVERLAP: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    NEED_DX: tl.constexpr, NEED_DALPHA: tl.constexpr, NEED_DGAMMA: tl.constexpr, NEED_DBETA: tl.constexpr,
 ):  # fmt: skip
     """Moves: read x and dy, write dx, one fp32 row of partial sums per share of the rows.
 
@@ -78,47 +92,52 @@ def dyt_backward_kernel(
     dgamma = sum over rows of dy * tanh = dbeta + sum over rows of dy * r.
     A row of partial sums is dgamma, dbeta, then dalpha of each strip.
     """
-    chunk = tl.program_id(0) // STRIP_PROGRAMS
+    chunk = tl.program_id(0) // STRIPS
+    strip = tl.program_id(0) - chunk * STRIPS
     first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
-    partials = PARTIALS + chunk * (n_cols * (NEED_DGAMMA + NEED_DBETA) + STRIPS * NEED_DALPHA)
+    column, owned = _strip(strip, n_cols, COLS, STRIPS, OVERLAP)
+    lane = tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, COLS)[None, :]
+    own = cols < owned
+    inside = cols < n_cols - column
     alpha = tl.load(ALPHA).to(tl.float32)
-    lane = tl.arange(0, ROWS)
-    for strip in range(tl.program_id(0) - chunk * STRIP_PROGRAMS, STRIPS, STRIP_PROGRAMS):
-        column = strip * COLS
-        cols = tl.arange(0, COLS)[None, :]
-        inside = cols < n_cols - column
-        gamma = _parameter(GAMMA + column, cols, inside)
-        dalpha = tl.zeros((COLS,), tl.float32)
-        dgamma = tl.zeros((COLS,), tl.float32)
-        dbeta = tl.zeros((COLS,), tl.float32)
-        for trip in range(trips):
-            block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
-            mask = (lane < remaining)[:, None] & inside
-            x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane[:, None] * x_row + cols)
-            dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane[:, None] * dy_row + cols)
-            x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-            dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
-            r = -2.0 / (tl.exp(x * (2.0 * alpha)) + 1.0)
-            if NEED_DGAMMA or NEED_DBETA:
-                dbeta += tl.sum(dy, axis=0)
-            product = dy * r
-            if NEED_DGAMMA:
-                dgamma += tl.sum(product, axis=0)
-            if NEED_DX or NEED_DALPHA:
-                # Minus dy * (1 - tanh^2): gamma comes once per row of the tile, once per sum, and brings the sign.
-                slope = product * (r + 2.0)
-                if NEED_DALPHA:
-                    dalpha += tl.sum(x * slope, axis=0)
-                if NEED_DX:
-                    dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + column
-                    dx = slope * (gamma * -alpha)
-                    tl.store(dx_base + (lane[:, None] * dx_row + cols), dx.to(DX.dtype.element_ty), mask=mask)
-        columns = tl.arange(0, COLS)
-        own = columns < n_cols - column
+    # 0 in columns of the next strip, which dalpha then leaves out.
+    gamma = _parameter(GAMMA + column, cols, own)
+    minus_alpha_gamma = gamma * -alpha
+    # A sum for each row of the tile: plain additions, with one reduction at the end.
+    dalpha = tl.zeros((ROWS, COLS), tl.float32)
+    dgamma = tl.zeros((ROWS, COLS), tl.float32)
+    dbeta = tl.zeros((ROWS, COLS), tl.float32)
+    for trip in range(trips):
+        block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+        mask = (lane < remaining) & inside
+        x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane * x_row + cols)
+        dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane * dy_row + cols)
+        x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
+        r = -2.0 / (tl.exp(x * (2.0 * alpha)) + 1.0)
+        if NEED_DGAMMA or NEED_DBETA:
+            dbeta += dy
+        product = dy * r
         if NEED_DGAMMA:
-            tl.store(partials + column + columns, dgamma + dbeta, mask=own)
+            dgamma += product
+        if NEED_DX or NEED_DALPHA:
+            # Minus dy * (1 - tanh^2): gamma comes once per row of the tile, once per sum, and brings the sign.
+            slope = product * (r + 2.0)
+            if NEED_DALPHA:
+                dalpha += x * slope
+            if NEED_DX:
+                dx_at = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + column + (lane * dx_row + cols)
+                dx = slope * minus_alpha_gamma
+                tl.store(dx_at, dx.to(DX.dtype.element_ty), mask=(lane < remaining) & own)
+    partials = PARTIALS + chunk * (n_cols * (NEED_DGAMMA + NEED_DBETA) + STRIPS * NEED_DALPHA)
+    columns = tl.arange(0, COLS)
+    if NEED_DGAMMA or NEED_DBETA:
+        sums = tl.sum(dbeta, axis=0)
+        if NEED_DGAMMA:
+            tl.store(partials + column + columns, tl.sum(dgamma, axis=0) + sums, mask=columns < owned)
         if NEED_DBETA:
-            tl.store(partials + n_cols * NEED_DGAMMA + column + columns, dbeta, mask=own)
-        if NEED_DALPHA:
-            total = tl.sum(dalpha[None, :] * (gamma * -1.0), axis=1)
-            tl.store(partials + n_cols * (NEED_DGAMMA + NEED_DBETA) + strip + tl.arange(0, 1), total)
+            tl.store(partials + n_cols * NEED_DGAMMA + column + columns, sums, mask=columns < owned)
+    if NEED_DALPHA:
+        total = tl.sum(tl.sum(dalpha, axis=0)[None, :] * (gamma * -1.0), axis=1)
+        tl.store(partials + n_cols * (NEED_DGAMMA + NEED_DBETA) + strip + tl.arange(0, 1), total)

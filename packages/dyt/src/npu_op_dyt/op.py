@@ -16,15 +16,18 @@ from npu_op_runtime.launch import launch, load_kernels
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.rows import rows_of
-from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, plan_blocks, plan_rows
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, off_bank_period, plan_blocks, plan_rows
 
 from .reference import dyt_reference
 
 _KERNELS = "npu_op_dyt.kernel"
 
-# Columns of a strip: wide enough for long transfers, narrow enough for many rows in a tile; whole 512-byte lines of bf16.
+# Columns of a strip: wide enough for long transfers, narrow enough for several rows in a tile; whole 512-byte lines of bf16.
 _MAX_STRIP = 2048
 _STRIP_STEP = 256
+
+# Elements of a tile of forward: more would wait a little less, but leave more of the last tile empty at 1024 rows.
+_FORWARD_TILE = 8192
 
 
 def dyt(
@@ -94,22 +97,21 @@ class _DyT(torch.autograd.Function):
 
 
 class StripPlan(NamedTuple):
-    """Tiles of `rows` x `cols`; `strips` strips of columns, shared by `strip_programs` programs of every share of the rows."""
+    """Tiles of `rows` x `cols` in `strips` strips of columns, which `overlap` where they read `cols` columns and own fewer."""
 
     rows: int
     cols: int
     strips: int
-    strip_programs: int
+    overlap: bool
     num_warps: int
 
 
 # The buffers are those of kernel.py; the compile gate proves the sums.
 @functools.cache
-def _plan(target: Target, n_cols: int, itemsize: int, streams: int, work: int) -> StripPlan:
+def _plan(target: Target, n_cols: int, itemsize: int, backward: bool) -> StripPlan:
     if target.backend == "cuda":
         tile = plan_blocks(target, n_cols, (Buffer(itemsize),))
-        strips = -(-n_cols // tile.cols)
-        return StripPlan(tile.rows, tile.cols, strips, strips, tile.num_warps)
+        return StripPlan(tile.rows, tile.cols, -(-n_cols // tile.cols), False, tile.num_warps)
     granule = UB_BLOCK_BYTES // itemsize
     options = []
     for programs in range(1, target.cores + 1):
@@ -118,18 +120,29 @@ def _plan(target: Target, n_cols: int, itemsize: int, streams: int, work: int) -
         if target.cores % programs == 0 and (cols <= _MAX_STRIP or programs == target.cores):
             # Columns that exist nowhere, then the fewest strips.
             options.append((cols * programs - n_cols, programs, min(cols, _MAX_STRIP)))
-    _, programs, cols = min(options)
+    cols = min(options)[2]
     strips = -(-n_cols // cols)
-    buffers = (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * work, *(Buffer(4, "columns"),) * 10)
-    return StripPlan(plan_rows(target, cols, buffers, buffers).rows, cols, strips, min(programs, strips), 4)
+    if not backward:
+        buffers = (Buffer(itemsize, streamed=True), Buffer(4, streamed=True), *(Buffer(4, "columns"),) * 5)
+        rows = min(plan_rows(target, cols, buffers, buffers).rows, max(1, _FORWARD_TILE // cols))
+        return StripPlan(rows, cols, strips, False, 4)
+    buffers = (*(Buffer(itemsize, streamed=True),) * 2, Buffer(4, streamed=True), *(Buffer(4),) * 6, *(Buffer(4, "columns"),) * 3)
+    rows = plan_rows(target, cols, buffers, buffers).rows
+    if itemsize < 4:  # in fp32 HBM is the bound, and columns read twice would cost
+        # Strips a little wider than needed keep neighbouring tiles off the bank period, if that many columns exist and fit.
+        for wider in range(cols, min(cols + _STRIP_STEP, n_cols) + 1, granule):
+            fits = (strips - 1) * wider < n_cols and plan_rows(target, wider, buffers, buffers).rows >= rows
+            if fits and off_bank_period(rows * wider):
+                return StripPlan(rows, wider, strips, strips * wider > n_cols, 4)
+    return StripPlan(rows, cols, strips, False, 4)
 
 
 def _shares(target: Target, plan: StripPlan, blocks: int, inner: int, *, persistent: bool) -> int:
     """Into how many shares the rows go: one per core and strip; on CUDA one per tile, or a few per multiprocessor."""
     tiles = blocks * -(-inner // plan.rows)
     if target.backend == "cuda":
-        return min(tiles, max(1, 2 * target.cores // plan.strip_programs)) if persistent else tiles
-    return min(tiles, max(1, target.cores // plan.strip_programs))
+        return min(tiles, max(1, 2 * target.cores // plan.strips)) if persistent else tiles
+    return min(tiles, max(1, target.cores // plan.strips))
 
 
 def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor | None) -> torch.Tensor:
@@ -139,15 +152,15 @@ def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, b
     target = target_of(x)
     # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
     gamma, beta = gamma.contiguous(), None if beta is None else beta.contiguous()
-    plan = _plan(target, x.shape[-1], x.element_size(), 2, 2)
+    plan = _plan(target, x.shape[-1], x.element_size(), backward=False)
     rows = rows_of((x,), (y,))
     shares = _shares(target, plan, rows.blocks, rows.inner, persistent=False)
     x_in, y_out = rows.tensors
     launch(
-        load_kernels(_KERNELS, target.backend).dyt_forward_kernel, shares * plan.strip_programs, target, x,
+        load_kernels(_KERNELS, target.backend).dyt_forward_kernel, shares * plan.strips, target, x,
         x_in, alpha, gamma, beta, y_out, shares, rows.outer, rows.middle, rows.inner, *rows.flat_strides,
         num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
-        STRIP_PROGRAMS=plan.strip_programs, ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
+        ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
     )  # fmt: skip
     rows.write_back()
     return y
@@ -170,17 +183,17 @@ def _backward_kernel(
         return dx, dalpha.zero_(), dcolumns.zero_()
     target = target_of(x)
     gamma = gamma.contiguous()
-    plan = _plan(target, x.shape[-1], x.element_size(), 3, 4)
+    plan = _plan(target, x.shape[-1], x.element_size(), backward=True)
     rows = rows_of((x, dy), (dx,) if need_dx else ())
     shares = _shares(target, plan, rows.blocks, rows.inner, persistent=True)
     partials = x.new_empty((shares, dcolumns.numel() + plan.strips * need_dalpha), dtype=torch.float32)
     x_in, dy_in, dx_out = (*rows.tensors, None)[:3]
     strides = (*rows.flat_strides, 0, 0, 0)[:9]
     launch(
-        load_kernels(_KERNELS, target.backend).dyt_backward_kernel, shares * plan.strip_programs, target, x,
+        load_kernels(_KERNELS, target.backend).dyt_backward_kernel, shares * plan.strips, target, x,
         x_in, alpha, gamma, dy_in, dx_out, partials, shares, rows.outer, rows.middle, rows.inner, *strides,
         num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
-        STRIP_PROGRAMS=plan.strip_programs, ONE_BLOCK=rows.blocks == 1,
+        OVERLAP=plan.overlap, ONE_BLOCK=rows.blocks == 1,
         NEED_DX=need_dx, NEED_DALPHA=need_dalpha, NEED_DGAMMA=need_dgamma, NEED_DBETA=need_dbeta,
     )  # fmt: skip
     rows.write_back()

@@ -28,6 +28,7 @@ def _cases() -> Iterator[Case]:
     yield _case("hidden-4096", 41, 4096, wide_parameters=1)
     yield _case("hidden-3584", 21, 3584)
     yield _case("wide-odd-20001", 3, 20001, "float32")
+    yield _case("strips-overlap-5003", 7, 5003)
     yield _case("width-1", 50, 1)
     yield _case("one-row", 1, 2048)
     yield _case("heads-transposed", 12, 128, layout="transposed")

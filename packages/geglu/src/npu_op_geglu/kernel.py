@@ -16,7 +16,6 @@ CUBIC = tl.constexpr(0.07135481627260025)
 # Constants carry their sign: `-a - b * x` compiles to one more vector operation than `b' * x + a'`.
 MINUS_LINEAR = tl.constexpr(-1.5957691216057308)
 MINUS_CUBIC = tl.constexpr(-0.07135481627260025)
-MINUS_THREE_CUBIC = tl.constexpr(-0.21406444881780074)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 # 1 / sqrt(2 pi), the normal density at 0.
 DENSITY = tl.constexpr(0.3989422804014327)
@@ -25,7 +24,8 @@ DENSITY = tl.constexpr(0.3989422804014327)
 @triton.jit
 def _gelu(x, TANH: tl.constexpr):
     if TANH:
-        return x / (1.0 + tl.exp(x * (x * x * MINUS_CUBIC + MINUS_LINEAR)))
+        # x * c * x, not x * x * c: an instruction that reads one tile twice meets itself in the banks of UB.
+        return x / (1.0 + tl.exp(x * (x * MINUS_CUBIC * x + MINUS_LINEAR)))
     else:
         return x * (0.5 * tl.math.erf(x * SQRT_HALF) + 0.5)
 
@@ -34,21 +34,26 @@ def _gelu(x, TANH: tl.constexpr):
 def _gradients(dy, gate, up, TANH: tl.constexpr, EXACT: tl.constexpr):
     """dgate = dy * up * gelu'(gate) and dup = dy * gelu(gate), with gelu(x) = x * cdf(x).
 
+    With cdf = sigmoid(2u): gelu' = cdf + gelu * (1 - cdf) * 2u', so that dgate = up * (dy * cdf + dup * (1 - cdf) * 2u').
     EXACT is for fp32 results: there cdf is not the difference of two numbers near 1, which would cancel.
     """
-    square = gate * gate
     if TANH:
+        cube = gate * CUBIC * gate
+        twice_u = gate * (cube + LINEAR)
+        slope = cube * -3.0 + MINUS_LINEAR
         # A numerator of 1 would be multiplied into what follows, as a division each time; -1 and 0.5 are not.
-        rest = -1.0 / (tl.exp(gate * (square * CUBIC + LINEAR)) + 1.0)  # cdf - 1
+        rest = -1.0 / (tl.exp(twice_u) + 1.0)  # cdf - 1
+        slope = rest * slope
         if EXACT:
-            cdf = 0.5 / (tl.exp(gate * (square * MINUS_CUBIC + MINUS_LINEAR)) * 0.5 + 0.5)
+            cdf = 0.5 / (tl.exp(twice_u * -1.0) * 0.5 + 0.5)
         else:
             cdf = rest + 1.0
         dy_cdf = dy * cdf
-        return dy_cdf * up * (gate * rest * (square * MINUS_THREE_CUBIC + MINUS_LINEAR) + 1.0), dy_cdf * gate
+        dup = dy_cdf * gate
+        return up * (dy_cdf + dup * slope), dup
     else:
         cdf = 0.5 * tl.math.erf(gate * SQRT_HALF) + 0.5
-        slope = gate * (DENSITY * tl.exp(square * -0.5))
+        slope = gate * (DENSITY * tl.exp(gate * -0.5 * gate))
         return dy * up * (cdf + slope), dy * (gate * cdf)
 
 
@@ -62,8 +67,8 @@ def geglu_forward_kernel(GATE, UP, OUT, elements, BLOCK: tl.constexpr, ALIGNED: 
     for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
-        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32)
+        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         out = _gelu(gate, TANH) * up
         tl.store(OUT + base + lane, out.to(OUT.dtype.element_ty), mask=mask)
 
@@ -82,10 +87,10 @@ def geglu_backward_kernel(
     for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
-        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
-        # dup does not depend on up.
-        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else gate
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
+        # dup does not depend on up.
+        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else dy
+        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         dgate, dup = _gradients(dy, gate, up, TANH, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)
@@ -108,8 +113,8 @@ def geglu_forward_rows_kernel(
         gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)
         up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
         out_at = row_address(OUT, block, row, middle, out_outer, out_middle, out_row, ONE_BLOCK) + column + (lane * out_row + cols)
-        gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
+        gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
         out = _gelu(gate, TANH) * up
         tl.store(out_at, out.to(OUT.dtype.element_ty), mask=mask)
 
@@ -130,12 +135,12 @@ def geglu_backward_rows_kernel(
         mask = (lane < inner - row) & (cols < n_cols - column)
         dy_at = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + column + (lane * dy_row + cols)
         gate_at = row_address(GATE, block, row, middle, gate_outer, gate_middle, gate_row, ONE_BLOCK) + column + (lane * gate_row + cols)
-        gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
-        up = gate
+        dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
+        up = dy
         if NEED_DGATE:
             up_at = row_address(UP, block, row, middle, up_outer, up_middle, up_row, ONE_BLOCK) + column + (lane * up_row + cols)
             up = tl.load(up_at, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(dy_at, mask=mask, other=0.0).to(tl.float32)
+        gate = tl.load(gate_at, mask=mask, other=0.0).to(tl.float32)
         dgate, dup = _gradients(dy, gate, up, TANH, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             dgate_base = row_address(DGATE, block, row, middle, dgate_outer, dgate_middle, dgate_row, ONE_BLOCK)

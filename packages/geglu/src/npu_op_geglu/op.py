@@ -133,7 +133,7 @@ _WORK_TILES = {
     # (streams, approximate): in half precision, in fp32, where the streams themselves are work tiles
     (3, "tanh"): (3, 0),
     (3, "none"): (6, 2),
-    (5, "tanh"): (7, 2),
+    (5, "tanh"): (6, 2),
     (5, "none"): (7, 4),
 }
 

@@ -12,7 +12,8 @@ from npu_op_runtime.tiles import known_multiple, my_chunk, my_elements, piece_ti
 def _forward(gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr):
     if SCALE_GATE:
         gate = gate * gate_multiplier
-    out = gate / (1.0 + tl.exp(-gate)) * up
+    # gate * -1.0, because -gate compiles to a multiplication and an addition of 0.
+    out = gate / (1.0 + tl.exp(gate * -1.0)) * up
     if SCALE_DOWN:
         out = out * down_multiplier
     return out
@@ -22,7 +23,8 @@ def _forward(gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexp
 def _gradients(
     dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE: tl.constexpr, SCALE_DOWN: tl.constexpr, EXACT: tl.constexpr
 ):  # fmt: skip
-    """dgate = dy * up * silu'(gate) and dup = dy * silu(gate), with s the sigmoid: silu' = s * (1 + gate * (1 - s)).
+    """dgate = dy * up * silu'(gate) and dup = dy * silu(gate), with s the sigmoid: silu' = s + silu * (1 - s).
+    So dgate = up * (dy * s + dup * (1 - s)).
 
     EXACT is for fp32 results: there s is not the difference of two numbers near 1, which would cancel.
     """
@@ -33,15 +35,15 @@ def _gradients(
     # A numerator of 1 would be multiplied into what follows, as a division each time; -1 and 0.5 are not.
     rest = -1.0 / (tl.exp(gate) + 1.0)  # s - 1
     if EXACT:
-        sigmoid = 0.5 / (tl.exp(-gate) * 0.5 + 0.5)
+        sigmoid = 0.5 / (tl.exp(gate * -1.0) * 0.5 + 0.5)
     else:
         sigmoid = rest + 1.0
     dy_sigmoid = dy * sigmoid
-    dy_sigmoid_up = dy_sigmoid * up
-    dgate = dy_sigmoid_up - dy_sigmoid_up * (gate * rest)
+    dup = dy_sigmoid * gate
+    dgate = up * (dy_sigmoid - dup * rest)
     if SCALE_GATE:
         dgate = dgate * gate_multiplier
-    return dgate, dy_sigmoid * gate
+    return dgate, dup
 
 
 @triton.jit(do_not_specialize=["elements"])
@@ -57,8 +59,8 @@ def swiglu_forward_kernel(
     for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
-        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32)
+        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         out = _forward(gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN)
         tl.store(OUT + base + lane, out.to(OUT.dtype.element_ty), mask=mask)
 
@@ -77,10 +79,10 @@ def swiglu_backward_kernel(
     for trip in range(trips):
         base = first + tl.cast(trip, tl.int64) * BLOCK
         mask = lane < tl.minimum(last - base, BLOCK).to(tl.int32)
-        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
-        # dup does not depend on up.
-        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else gate
         dy = tl.load(DY + base + lane, mask=mask, other=0.0).to(tl.float32)
+        # dup does not depend on up.
+        up = tl.load(UP + base + lane, mask=mask, other=0.0).to(tl.float32) if NEED_DGATE else dy
+        gate = tl.load(GATE + base + lane, mask=mask, other=0.0).to(tl.float32)
         dgate, dup = _gradients(dy, gate, up, gate_multiplier, down_multiplier, SCALE_GATE, SCALE_DOWN, GATE.dtype.element_ty == tl.float32)
         if NEED_DGATE:
             tl.store(DGATE + base + lane, dgate.to(DGATE.dtype.element_ty), mask=mask)

@@ -139,7 +139,7 @@ class _PackedSwiGLU(torch.autograd.Function):
 
 # fp32 tiles that the compiler keeps apart if it has room, by number of streams: in half precision, in fp32, where the streams are
 # work tiles themselves. It fits larger tiles by letting work and streams share memory, and then the pipes wait for each other.
-_WORK_TILES = {3: (4, 0), 5: (7, 2)}
+_WORK_TILES = {3: (3, 0), 5: (6, 2)}
 
 
 @functools.cache

@@ -3,6 +3,7 @@ in the columns that torch_npu writes)."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,8 +105,10 @@ def test_the_time_of_the_host_is_taken_in_turns_at_few_rows(backend: Measured) -
     point = points_of(spec(), ["llama_3_8b"], [4096])[0]
     found = backend.host_times(point, {name: watched(name) for name in ("ours", "compile", "liger")}, ["no-grad-forward"])
     assert {name: len(measured) for name, measured in found.items()} == {"ours": 1, "liger": 1}
-    calls = calls[2:]  # those that draw incoming gradients
-    assert [name for name, _ in calls[::20]] == ["ours", "liger"] * 16 and len(calls) == 2 * 16 * 20
+    calls = calls[6:]  # those that draw incoming gradients, and two to warm up
+    rounds = [(name, len(list(group))) for name, group in itertools.groupby(name for name, _ in calls)]
+    assert [name for name, _ in rounds] == ["ours", "liger"] * 15
+    assert all(1 <= count <= 20 for _, count in rounds)
     assert {rows for _, rows in calls} == {1024}
 
 

@@ -16,7 +16,9 @@ from .points import Point
 from .verify import reduced
 
 _ROUNDS = 15
+# Calls of a round: this many, or fewer that take so long.
 _CALLS = 20
+_ROUND_SECONDS = 0.02
 # Few rows: the host does the same for any number, and does not wait for the device.
 _FORWARD_BYTES = 1 << 18
 
@@ -30,11 +32,15 @@ def host_times(
     arguments = {name: Arguments(few, function, copied(inputs)) for name, function in functions.items() if name != "compile"}
     found: dict[str, list[Measurement]] = defaultdict(list)
     for mode in modes:
+        calls = {}
+        for name, own in arguments.items():
+            _, warm = (_round(device, [own.call(mode)]) for _ in range(2))
+            calls[name] = max(1, min(_CALLS, int(_ROUND_SECONDS * 1e6 / warm)))
         rounds: dict[str, list[float]] = defaultdict(list)
-        for _ in range(1 + _ROUNDS):
+        for _ in range(_ROUNDS):
             for name, own in arguments.items():
-                rounds[name].append(_round(device, [own.call(mode) for _ in range(_CALLS)]))
-        for name, (_, *timed) in rounds.items():  # the first warms up
+                rounds[name].append(_round(device, [own.call(mode) for _ in range(calls[name])]))
+        for name, timed in rounds.items():
             found[name].append(spread(mode, "host_time", timed))
     return found
 

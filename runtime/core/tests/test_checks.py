@@ -26,6 +26,9 @@ def test_messages_name_argument_value_and_allowed():
         require_same_device(x=torch.empty(1), bias=None, weight=torch.empty(1, device="meta"))
     with pytest.raises(ValueError, match=r"casting must be one of 'a', 'b' \(got 'c'\)"):
         require_choice("casting", "c", ("a", "b"))
+    for equal in (1.0, torch.tensor(1)):
+        with pytest.raises(ValueError, match=r"unsqueeze_dim must be one of 1, 2 \(got .*1"):
+            require_choice("unsqueeze_dim", equal, (1, 2))
     for wrong in (None, "1e-6", True):
         with pytest.raises(TypeError, match=rf"eps must be a number \(got {wrong!r}\)"):
             require_number("eps", wrong)

@@ -39,6 +39,13 @@ def test_whatever_a_check_may_depend_on_is_told_apart(counted, x):
     assert len(reached) == 3
 
 
+def test_what_is_equal_but_of_another_type_is_told_apart(counted):
+    check, reached = counted
+    for flag in (1, True, 1.0):
+        check(torch.empty(2, 3), flag)
+    assert len(reached) == 3
+
+
 def test_what_was_refused_is_refused_again(counted):
     check, _ = counted
     for _ in range(2):
@@ -59,3 +66,13 @@ def test_what_is_remembered_is_bounded(counted, monkeypatch):
     for rows in (1, 2, 3, 3, 1):
         check(torch.empty(rows), True)
     assert [len(x) for x, _ in reached] == [1, 2, 3, 1]
+
+
+def test_what_is_remembered_is_bounded_though_threads_went_beyond(counted, monkeypatch):
+    check, reached = counted
+    for rows in (1, 2, 3):
+        check(torch.empty(rows), True)
+    monkeypatch.setattr(checks, "_MAX_PASSED", 2)
+    for rows in (4, 3):
+        check(torch.empty(rows), True)
+    assert [len(x) for x, _ in reached] == [1, 2, 3, 4, 3]

@@ -64,9 +64,19 @@ class Compiled:
         return lambda *args: self.kernel.launched.append((grid, args))
 
 
+class OnCuda(torch.Tensor):
+    """A tensor that lies on the CPU and says otherwise."""
+
+    device = torch.device("cuda")
+
+
+def _empty(size: int) -> torch.Tensor:
+    return torch.empty(size).as_subclass(OnCuda)
+
+
 @pytest.fixture
 def cuda(monkeypatch):
-    """Launches as on the first CUDA device, of tensors that lie on the CPU."""
+    """Launches as on the first CUDA device."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr("npu_op_runtime.launch._compiled", {})
     monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: True)
@@ -74,7 +84,7 @@ def cuda(monkeypatch):
 
 
 def test_the_like_of_an_earlier_call_goes_to_what_was_compiled_for_it(cuda):
-    kernel, x, y = CompilingKernel(), torch.empty(8), torch.empty(8)
+    kernel, x, y = CompilingKernel(), _empty(8), _empty(8)
     launch(kernel, 3, cuda, x, x, 5, 1e-6, COLS=2, ROWS=4)
     launch(kernel, 7, cuda, y, y, 5, 1e-5, COLS=2, ROWS=4)
     assert len(kernel.searched) == 1
@@ -96,7 +106,7 @@ def test_the_like_of_an_earlier_call_goes_to_what_was_compiled_for_it(cuda):
     ids=["dtype", "alignment", "None", "integer", "large integer", "constant", "warps"],
 )
 def test_what_triton_might_compile_anew_for_is_left_to_triton(cuda, x, count, constants):
-    kernel, first = CompilingKernel(), torch.empty(8)
+    kernel, first = CompilingKernel(), _empty(8)
     launch(kernel, 3, cuda, first, first, 5, 1e-6, ROWS=4, COLS=2)
     launch(kernel, 3, cuda, first, x, count, 1e-6, **{"ROWS": 4, "COLS": 2, **constants})
     assert len(kernel.searched) == 2
@@ -104,7 +114,7 @@ def test_what_triton_might_compile_anew_for_is_left_to_triton(cuda, x, count, co
 
 
 def test_two_kernels_of_the_same_arguments_are_two(cuda):
-    x = torch.empty(8)
+    x = _empty(8)
     kernels = CompilingKernel(), CompilingKernel()
     for kernel in kernels:
         launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
@@ -113,7 +123,7 @@ def test_two_kernels_of_the_same_arguments_are_two(cuda):
 
 def test_what_is_kept_is_bounded(cuda, monkeypatch):
     monkeypatch.setattr("npu_op_runtime.launch._MAX_COMPILED", 4)
-    kernel, x = CompilingKernel(), torch.empty(8)
+    kernel, x = CompilingKernel(), _empty(8)
     for count in range(11):
         launch(kernel, 3, cuda, x, x, count, 1e-6, ROWS=4, COLS=2)
     assert len(launch_module._compiled) <= 4
@@ -123,7 +133,7 @@ def test_what_is_kept_is_bounded(cuda, monkeypatch):
 
 def test_another_triton_is_always_asked(cuda, monkeypatch):
     monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: False)
-    kernel, x = CompilingKernel(), torch.empty(8)
+    kernel, x = CompilingKernel(), _empty(8)
     for _ in range(2):
         launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
     assert len(kernel.searched) == 2
@@ -139,7 +149,7 @@ def kept(cuda, monkeypatch):
 
 def test_a_kept_launch_goes_to_what_was_compiled_for_it(kept):
     run, kernel = kept
-    x, y = torch.empty(8), torch.empty(8)
+    x, y = _empty(8), _empty(8)
     run(x)
     run(y)
     assert kernel.searched == [((3,), (x, 5, 1e-6), 8, 4, 2)]
@@ -148,7 +158,7 @@ def test_a_kept_launch_goes_to_what_was_compiled_for_it(kept):
 
 def test_a_kept_launch_compiles_anew_for_another_alignment_and_another_kernel(kept, monkeypatch):
     run, kernel = kept
-    x = torch.empty(8)
+    x = _empty(8)
     run(x)
     run(x[1:])
     assert len(kernel.searched) == 2
@@ -162,7 +172,7 @@ def test_a_kept_launch_of_another_triton_is_launched_as_any(kept, monkeypatch):
     run, kernel = kept
     monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: False)
     for _ in range(2):
-        run(torch.empty(8))
+        run(_empty(8))
     assert len(kernel.searched) == 2 and kernel.launched == []
 
 

@@ -23,8 +23,10 @@ def remembered(check: Callable[..., None]) -> Callable[..., None]:
         if torch.compiler.is_compiling():
             check(*arguments)
             return
+        # With types: 2, which a check may allow, is equal to 2.0, which it may refuse.
         key = tuple([
-            (argument.shape, argument.dtype, argument.device, argument.requires_grad) if isinstance(argument, torch.Tensor) else argument
+            (argument.shape, argument.dtype, argument.device, argument.requires_grad)
+            if isinstance(argument, torch.Tensor) else (type(argument), argument)
             for argument in arguments
         ])  # fmt: skip
         try:
@@ -34,7 +36,7 @@ def remembered(check: Callable[..., None]) -> Callable[..., None]:
             check(*arguments)
             return
         check(*arguments)
-        if len(passed) == _MAX_PASSED:
+        if len(passed) >= _MAX_PASSED:  # more, where threads have added theirs at once
             passed.clear()
         passed.add(key)
 
@@ -74,7 +76,8 @@ def require_separate(**tensors: torch.Tensor) -> None:
 
 
 def require_choice(argument: str, value: object, allowed: Sequence[object]) -> None:
-    if value not in allowed:
+    # 2.0 is equal to 2, and so is a tensor, whose value nobody looks at again.
+    if isinstance(value, (float, torch.Tensor)) or value not in allowed:
         raise ValueError(f"{argument} must be one of {', '.join(map(repr, allowed))} (got {value!r})")
 
 

@@ -136,7 +136,7 @@ def _launch_cuda(
         found.compiled[(programs, 1, 1)](*args, *found.constants)
         return found
     compiled = kernel[(programs,)](*args, num_warps=num_warps, **constants)
-    if len(_compiled) == _MAX_COMPILED:
+    if len(_compiled) >= _MAX_COMPILED:  # more, where threads have added theirs at once
         _compiled.clear()
     found = _compiled[key] = _Compiled(kernel, compiled, tuple([constants[name] for name in kernel.arg_names[len(args) :]]))
     return found

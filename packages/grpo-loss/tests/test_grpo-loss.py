@@ -236,6 +236,47 @@ def test_offsets_above_2_to_the_31(mode, sizes, strides):
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+# Logits of which those of the selected tokens are so far below the others that a sum of exponentials above them leaves fp32, or are not,
+# side by side; a narrow row, of which several are a tile, and a wide one.
+@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("vocabulary", (40, 20001))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_selected_tokens_far_below_the_others(dtype, vocabulary, mode):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, vocabulary, (2, 7), generator=generator)
+    far = torch.tensor([-300.0, 0.0, 60.0, -140.0, 90.0, -3000.0, -40.0]).expand(2, 7).unsqueeze(-1)
+    logits = (50.0 * torch.randn(2, 7, vocabulary, generator=generator)).scatter_(-1, ids.unsqueeze(-1), far)
+    logits[:, :, 1] = -math.inf
+    logits = logits.to(mode.device, dtype).requires_grad_()
+    ids, mask, advantages = ids.to(mode.device), torch.ones(2, 7, device=mode.device), torch.tensor([1.0, -0.5], device=mode.device)
+    with mode.enter():
+        loss = grpo_loss(logits, ids, mask, advantages, beta=0.0, loss_type="cispo", epsilon_high=2.0).loss
+        (gradient,) = torch.autograd.grad(loss, logits)
+    exact = logits.detach().double().requires_grad_()
+    logps = exact.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    expected = -(advantages.double().unsqueeze(-1) * logps).mean()
+    (exact_gradient,) = torch.autograd.grad(expected, exact)
+    assert math.isclose(loss.item(), expected.item(), rel_tol=1e-5)
+    tolerance = 2.0**-8 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(gradient.double(), exact_gradient, rtol=tolerance, atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in EXECUTED if mode.kernels], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("token", (-100, 130, 2**31 - 1))
+def test_a_kept_token_outside_of_the_vocabulary_is_no_address(token, mode):
+    case = case_named("grpo")
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    inputs["selected_ids"][1, 1] = token
+    assert inputs["attention_mask"][1, 1] == 1
+    hidden = inputs["hidden"].requires_grad_()
+    with mode.enter():
+        loss = fused_linear_grpo_loss(**inputs, **case.options).loss
+        (gradient,) = torch.autograd.grad(loss, hidden)
+    assert loss.isnan()
+    assert gradient[1, 1].isnan().all()
+    assert gradient.isfinite().all(-1).sum() == gradient.shape[0] * gradient.shape[1] - 1
+
+
 def given_and_leaves(case, mode):
     inputs = SPEC.make_inputs(case, Inputs(mode.device))
     return inputs, [inputs[name].requires_grad_() for name in ("hidden", "lm_head_weight", "bias")]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import torch
 
 from npu_op_runtime.device import Target
 from npu_op_runtime.launch import launch, load_kernels
-from npu_op_runtime.tiling import Buffer, RowPlan, plan_columns, programs
+from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, programs
+from npu_op_runtime.vocabulary import plan_vocabulary
 
 from .options import Options
 from .tokens import Known, Tokens
@@ -19,12 +21,21 @@ _KINDS = {"cispo": "cispo", "sapo": "sapo"}
 _TOKENS = 256
 
 
-# The buffers are those of kernel.py, the compile gate proves the sums: logits in fp32, exponentials, what selects a column, the chosen.
+# Columns of a tile of the rare rows that are read again: it is to leave room for the tile of the others.
+_FEW = 256
+
+
+# The buffers are those of kernel.py, the compile gate proves the sums: the streams, logits in fp32, sums, column numbers.
 @functools.cache
-def _plan(target: Target, n_cols: int, itemsize: int, bias_itemsize: int, writes: bool) -> RowPlan:
-    streams = (Buffer(itemsize, streamed=True),) * (2 if writes else 1)
-    bias = (Buffer(bias_itemsize, "columns", streamed=True), Buffer(4, "columns")) if bias_itemsize else ()
-    return plan_columns(target, n_cols, (*streams, *(Buffer(4),) * 5, *bias))
+def _plan(target: Target, n_cols: int, itemsize: int, bias_itemsize: int, streams: int) -> RowPlan:
+    """Tiles of one row where they are wide: its shift and factors are then scalars beside the tile, which cost no pass over it."""
+    biases = (Buffer(bias_itemsize, "columns", streamed=True), Buffer(4, "columns")) if bias_itemsize else ()
+    plan = plan_vocabulary(target, n_cols, (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * 3, *biases), fewest=1)
+    pieces = -(-n_cols // plan.cols)
+    # A last tile that is shorter is filled up by the vector unit before it is loaded: narrower ones that leave no rest are faster.
+    granule = UB_BLOCK_BYTES // itemsize
+    exact = [count for count in range(pieces, pieces * 4 // 3 + 1) if n_cols % (count * granule) == 0]
+    return replace(plan, cols=n_cols // exact[0]) if exact and target.backend != "cuda" else plan
 
 
 def write_selected_logps(
@@ -36,9 +47,9 @@ def write_selected_logps(
     logps: torch.Tensor,
     temperature: float,
 ) -> None:
-    """Each row's maximum and sum of exponentials in `sums` (2, B, L), and `logps` (B, L), of logits (B, L, V)."""
+    """Each row's shift and sum of exponentials in `sums` (2, B, L), and `logps` (B, L), of logits (B, L, V)."""
     blocks, inner, n_cols = logits.shape
-    plan = _plan(target, n_cols, logits.element_size(), _itemsize(bias), False)
+    plan = _plan(target, n_cols, logits.element_size(), _itemsize(bias), 1)
     launch(
         load_kernels(_KERNELS, target.backend).selected_logps_kernel,
         programs(target, plan.row_tiles(blocks, inner), persistent=False),
@@ -58,6 +69,7 @@ def write_selected_logps(
         n_cols=n_cols,
         ROWS=plan.rows,
         COLS=plan.cols,
+        FEW=min(plan.cols, _FEW),
         ONE_BLOCK=blocks == 1,
         HAS_BIAS=bias is not None,
         TEMPERED=temperature != 1.0,
@@ -85,7 +97,7 @@ def write_losses(
     With `known` (sequence level) `sums` is given and read; otherwise it is written.
     """
     blocks, inner, n_cols = logits.shape
-    plan = _plan(target, n_cols, logits.element_size(), _itemsize(bias), in_place)
+    plan = _plan(target, n_cols, logits.element_size(), _itemsize(bias), 1 + 2 * in_place)
     if known is not None and not in_place:
         plan = RowPlan(_TOKENS, 1, plan.cols, resident=False, num_warps=4)
     old = tokens.old if known is None else known.log_ratio
@@ -94,6 +106,7 @@ def write_losses(
         load_kernels(_KERNELS, target.backend).grpo_kernel,
         programs(target, plan.row_tiles(blocks, inner), persistent=False),
         target,
+        logits,
         logits,
         logits,
         logits if bias is None else bias,
@@ -126,6 +139,7 @@ def write_losses(
         n_cols=n_cols,
         ROWS=plan.rows,
         COLS=plan.cols,
+        FEW=min(plan.cols, _FEW),
         ONE_BLOCK=blocks == 1,
         HAS_BIAS=bias is not None,
         TEMPERED=options.temperature != 1.0,
@@ -149,7 +163,7 @@ def write_logits_gradient(
 ) -> None:
     """`gradient` of logits, both (B, L, V), from the factor of each row."""
     blocks, inner, n_cols = logits.shape
-    plan = _plan(target, n_cols, logits.element_size(), 0, True)
+    plan = _plan(target, n_cols, logits.element_size(), 0, 2)
     launch(
         load_kernels(_KERNELS, target.backend).logits_gradient_kernel,
         programs(target, plan.row_tiles(blocks, inner), persistent=False),

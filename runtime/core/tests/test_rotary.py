@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npu_op_runtime import rotary
 from npu_op_runtime.device import Target
 from npu_op_runtime.rotary import launch_rotation, plan_heads, require_overwritable
 
@@ -106,6 +107,14 @@ def test_kernels_get_the_strides_of_the_layout(launched):
     _launch(q, None, angles)
     numbers = launched[-1][5:]
     assert numbers == (2, 4, 160, 8, 32, 0, 0, 0, 160, 8, 32, 0, 0, 0, 32, 8, 64)
+
+
+def test_dtypes_that_triton_compiles_for_are_told_apart(launched):
+    x, angles = torch.zeros(2, 4, 7, 8), torch.zeros(4, 8)
+    for k, cos in ((x, angles), (x.half(), angles), (x, angles.half())):
+        kept = rotary._rotation.cache_info().misses
+        _launch(x, k, cos)
+        assert rotary._rotation.cache_info().misses == kept + 1
 
 
 def test_an_expanded_tensor_is_not_overwritten():

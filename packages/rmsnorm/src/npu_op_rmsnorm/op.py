@@ -142,10 +142,8 @@ def _forward_kernel(
     weight = None if weight is None else weight.contiguous()  # a row of a matrix, say: the kernel walks it with stride 1
     rows = rows_of((x,), (y, rstd) if save_rstd else (y,))
     x_in, y_out, rstd_out = (*rows.tensors, rstd)[:3]
-    numbers = (*rows.numbers, 0, 0, 0)[:12]
-    _forward_launch(target, x.shape[-1], dtypes_of(x, weight), (*numbers, eps, offset), rows.dense, casting, save_rstd)(
-        x_in, weight, y_out, rstd_out
-    )  # fmt: skip
+    run = _forward_launch(target, x.shape[-1], dtypes_of(x, weight), rows.numbers, rows.dense, eps, offset, casting, save_rstd)
+    run(x_in, weight, y_out, rstd_out)
     rows.write_back()
     return y, rstd
 
@@ -153,18 +151,20 @@ def _forward_kernel(
 # Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
 @functools.lru_cache(maxsize=4096)
 def _forward_launch(
-    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[float, ...], dense: bool, casting: str, save: bool
-) -> Launch:
-    """For x and weight of these dtypes; `numbers` as the kernel takes them."""
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool, eps: float, offset: float,
+    casting: str, save: bool,
+) -> Launch:  # fmt: skip
+    """For x and weight of these dtypes."""
     plan = _forward_plan(target, n_cols, *map(_itemsize, dtypes), casting)
-    outer, middle, inner = map(int, numbers[:3])
+    outer, middle, inner = numbers[:3]
+    numbers = (*numbers, 0, 0, 0)[:12]
     constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1, "CASTING": casting}
     constants |= {"HAS_WEIGHT": dtypes[1] is not None, "SAVE_RSTD": save}
     if plan.resident:
         constants |= {"FOLD": plan.fold, "DENSE": dense, "ONE_TILE": target.backend == "cuda"}
     name = "rms_norm_forward_kernel" if plan.resident else "rms_norm_forward_wide_kernel"
     grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=False)
-    return Launch(_KERNELS, name, grid, target, numbers, num_warps=plan.num_warps, **constants)
+    return Launch(_KERNELS, name, grid, target, (*numbers, eps, offset), num_warps=plan.num_warps, **constants)
 
 
 def _forward_reference(

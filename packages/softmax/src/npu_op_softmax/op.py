@@ -11,7 +11,7 @@ from npu_op_runtime.checks import require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import Launch, dtypes_of
+from npu_op_runtime.launch import Launch
 from npu_op_runtime.registration import register_op
 from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import Buffer, RowPlan, plan_rows, programs
@@ -87,19 +87,17 @@ def _run(name: str, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> t
     if output.numel() == 0:
         return output
     rows = rows_of(inputs, (output,))
-    _launch_of(name, target_of(output), dtypes_of(*rows.tensors), output.element_size(), output.shape[-1], rows.numbers, rows.dense)(
-        *rows.tensors
-    )
+    run = _launch_of(name, target_of(output), tuple([tensor.dtype for tensor in rows.tensors]), output.shape[-1], rows.numbers, rows.dense)
+    run(*rows.tensors)
     rows.write_back()
     return output
 
 
 # Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
 @functools.lru_cache(maxsize=4096)
-def _launch_of(
-    name: str, target: Target, dtypes: tuple[torch.dtype | None, ...], itemsize: int, n_cols: int, numbers: tuple[int, ...], dense: bool
-) -> Launch:
-    plan = _plan(target, n_cols, itemsize, len(dtypes))
+def _launch_of(name: str, target: Target, dtypes: tuple[torch.dtype, ...], n_cols: int, numbers: tuple[int, ...], dense: bool) -> Launch:
+    """For inputs and output of these dtypes."""
+    plan = _plan(target, n_cols, dtypes[-1].itemsize, len(dtypes))
     outer, middle, inner = numbers[:3]
     constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
     if plan.resident:

@@ -164,7 +164,8 @@ def launch_rotation(
     target = target_of(q)
     words = interleaved and target.backend != "cuda" and all(_in_words(tensor) for tensor in heads if tensor is not None)
     run = _rotation(
-        module, name, target, q.dtype, words, outputs[0] is q, k_apart, interleaved, inverse, heads_dim, half, tuple(constants.items()),
+        module, name, target, q.dtype, None if k is None else k.dtype, words, outputs[0] is q, k_apart, interleaved, inverse, heads_dim,
+        half, tuple(constants.items()),
         tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in heads]),
         tuple([(angle.shape, angle.stride(), angle.dtype) for angle in angles]),
     )  # fmt: skip
@@ -195,6 +196,7 @@ def _rotation(
     name: str,
     target: Target,
     dtype: torch.dtype,
+    k_dtype: torch.dtype | None,
     words: bool,
     in_place: bool,
     k_apart: bool,
@@ -208,7 +210,8 @@ def _rotation(
 ) -> Launch | None:
     """None if one of `heads` or `angles` must be copied first.
 
-    `heads` are (shape, strides) of q, k, q_out and k_out, `angles` (shape, strides, dtype); the others as in `launch_rotation`.
+    `heads` are (shape, strides) of q, k, q_out and k_out, `angles` (shape, strides, dtype); the others as in `launch_rotation`. Dtypes that
+    decide nothing here are those that Triton compiles for.
     """
     spaced = (_SPACED_HEADS, _SPACED_HEADS, _SPACED_OUTPUTS, _SPACED_OUTPUTS)
     if not all(_walkable(*tensor, dims) for tensor, dims in zip(heads, spaced) if tensor):

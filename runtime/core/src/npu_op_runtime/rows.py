@@ -57,8 +57,7 @@ def rows_of(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] = ()
     """
     tensors = (*inputs, *outputs)
     lead = tensors[0].shape[:-1]
-    strided = [tensor for tensor in tensors if not tensor.is_contiguous()]
-    if not strided:
+    if not [tensor for tensor in tensors if not tensor.is_contiguous()]:  # all() of a generator takes three times as long
         return Rows(1, 1, lead.numel(), tuple([(0, 0, tensor.shape[-1]) for tensor in tensors]), tensors, True)
     order = sorted(range(len(lead)), key=tensors[0].stride, reverse=True)
     sorted_views = [tensor.permute(*order, -1) for tensor in tensors]

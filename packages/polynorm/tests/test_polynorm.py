@@ -5,11 +5,22 @@ import torch
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_polynorm import PolyNorm, poly_norm, poly_norm_reference
+from npu_op_polynorm.op import _backward_plan
 from npu_op_polynorm.spec import SPEC
+from npu_op_runtime.device import Target
 
 
 class TestBattery(OperatorBattery):
     spec = SPEC
+
+
+def test_cases_judge_every_form_of_backward():
+    forms = set()
+    for case in SPEC.cases:
+        if "bench" not in case.tags:
+            plan, roomy = _backward_plan(Target("npu", 40, 192 * 1024), case.dims["H"], case.torch_dtype.itemsize)
+            forms.add("wide" if not plan.resident else "roomy" if roomy else "pieces" if plan.fold > 1 else "rows")
+    assert forms == {"wide", "roomy", "pieces", "rows"}
 
 
 def test_reference_is_the_sum_of_three_normalised_powers():

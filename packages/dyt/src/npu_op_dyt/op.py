@@ -123,8 +123,8 @@ def _plan(target: Target, n_cols: int, itemsize: int, backward: bool) -> StripPl
     cols = min(options)[2]
     strips = -(-n_cols // cols)
     if not backward:
-        buffers = (Buffer(itemsize, streamed=True), Buffer(4, streamed=True), *(Buffer(4, "columns"),) * 5)
-        rows = min(plan_rows(target, cols, buffers, buffers).rows, max(1, _FORWARD_TILE // cols))
+        held = (Buffer(itemsize, streamed=True), Buffer(4, streamed=True), *(Buffer(4, "columns"),) * 5)
+        rows = min(plan_rows(target, cols, held, held).rows, max(1, _FORWARD_TILE // cols))
         return StripPlan(rows, cols, strips, False, 4)
     buffers = (*(Buffer(itemsize, streamed=True),) * 2, Buffer(4, streamed=True), *(Buffer(4),) * 6, *(Buffer(4, "columns"),) * 3)
     rows = plan_rows(target, cols, buffers, buffers).rows

@@ -11,6 +11,7 @@ from npu_op_lab.execution import available_modes
 from npu_op_runtime.device import Target
 
 EXECUTED = [mode for mode in available_modes() if mode.executes]
+KERNELS = [mode for mode in EXECUTED if mode.kernels]
 
 
 class TestBattery(OperatorBattery):
@@ -38,7 +39,7 @@ def test_a_mean_far_above_the_deviations(mode, mean, deviation, shape):
         assert (mine - right).abs().max() <= 2 * (theirs - right).abs().max() + 2**-22 * largest + 2**-24 * mean / deviation * largest
 
 
-@pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("spread", ("normal", "one element"))
 def test_gradients_of_bf16_whose_mean_is_far_above_the_deviations(mode, spread):
     """The mean is taken off sums there and not off every element: as far above as bf16 can hold, that costs less than its rounding."""

@@ -208,15 +208,21 @@ def group_norm_backward_kernel(
         dweight = dweight * rstd[:, None]
         level = level * level_unit
         slope = slope * slope_unit
-        if not EXACT:
-            level = level - mean * slope
         dweight_base, dbias_base = _partials(PARTIALS, sample, channels, NEED_DWEIGHT, NEED_DBIAS)
         if NEED_DWEIGHT:
             tl.store(dweight_base + channel + lane, dweight, mask=exists)
         if NEED_DBIAS:
             tl.store(dbias_base + channel + lane, dbias, mask=exists)
         if NEED_DX:
-            dx = dy * scale[:, :, None] - x * _per_channel(slope, dbias)[:, :, None] - _per_channel(level, dbias)[:, :, None]
+            dx = dy * scale[:, :, None]
+            if not EXACT:
+                shift = mean * slope
+            slope = _per_channel(slope, dbias)
+            if not EXACT:
+                level = level - shift
+            x = x * slope[:, :, None]
+            level = _per_channel(level, dbias)
+            dx = dx - x - level[:, :, None]
             dx_base = DX + (tl.cast(sample, tl.int64) * channels + channel) * spatial
             tl.store(dx_base + lane[:, :, None] * spatial + cols, dx.to(DX.dtype.element_ty), mask=mask)
 

@@ -1,6 +1,6 @@
 """Kernels of LayerNorm.
 
-Layout of every kernel: tiles of ROWS rows (or, with FOLD > 1, of one row in FOLD pieces), a contiguous chunk of rows per
+Layout of every kernel: tiles of ROWS rows (with FOLD > 1 each of them in FOLD pieces of COLS), a contiguous chunk of rows per
 program, tile bases as int64 scalars and offsets inside a tile as int32. Rows are centred before they are squared.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_sum, row_tile
+from npu_op_runtime.tiles import my_rows, row_address, row_arguments, row_tile
 
 
 @triton.jit
@@ -42,6 +42,25 @@ def _centred(x, mean, inside, PADDED: tl.constexpr):
         return tl.where(inside, x - mean, 0.0)
     else:
         return x - mean
+
+
+@triton.jit
+def _row_sum(x, ROWS: tl.constexpr, FOLD: tl.constexpr):
+    """Sum of each row of a tile; of rows in pieces, ROWS x FOLD x COLS, once for each piece: so nothing is broadcast along two axes."""
+    if FOLD > 1:
+        pieces = tl.sum(x, axis=2)
+        return tl.sum(tl.broadcast_to(pieces[:, None, :], (ROWS, FOLD, FOLD)), axis=2)
+    else:
+        return tl.sum(x, axis=1)
+
+
+@triton.jit
+def _beside(values, FOLD: tl.constexpr):
+    """What `_row_sum` gives, as an operand of its tile."""
+    if FOLD > 1:
+        return values[:, :, None]
+    else:
+        return values[:, None]
 
 
 @triton.jit
@@ -79,53 +98,53 @@ def layer_norm_forward_kernel(
     dtype: tl.constexpr = X.dtype.element_ty
     PADDED: tl.constexpr = n_cols != FOLD * COLS
     ROOT: tl.constexpr = n_cols**0.5
-    lane = tl.arange(0, ROWS * FOLD)
+    lane = tl.arange(0, ROWS)
+    piece = tl.arange(0, FOLD)
     cols = tl.arange(0, COLS)
     if FOLD > 1:
-        piece = lane[:, None] * COLS + cols[None, :]
-        inside = cols[None, :] < COLS
-        weight = _parameter(WEIGHT, piece, inside, HAS_WEIGHT, False)
-        bias = _parameter(BIAS, piece, inside, HAS_BIAS, False)
+        row_start = lane[:, None, None]
+        column = piece[None, :, None] * COLS + cols[None, None, :]
+        inside = cols[None, None, :] < COLS
     else:
+        row_start = lane[:, None]
+        column = cols[None, :]
         inside = cols[None, :] < n_cols
-        if not ONE_TILE:
-            weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
-            bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
+    if not ONE_TILE:
+        weight = _parameter(WEIGHT, column, inside, HAS_WEIGHT, FOLD == 1)
+        bias = _parameter(BIAS, column, inside, HAS_BIAS, FOLD == 1)
     first, last, trips = my_rows(outer * middle, inner, ROWS, ONE_BLOCK, ONE_TILE)
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK)
         y_base = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK)
-        if FOLD > 1:
-            x = tl.load(x_base + piece).to(tl.float32)
-        else:
-            exists = lane < remaining
-            mask = exists[:, None] & inside
-            x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
-        mean = row_sum(x, FOLD) * (1.0 / n_cols)
-        x = _centred(x, mean[:, None], inside, PADDED)
+        mask = (row_start < remaining) & inside
+        x = tl.load(x_base + row_start * x_row + column, mask=mask, other=0.0).to(tl.float32)
+        mean = _row_sum(x, ROWS, FOLD) * (1.0 / n_cols)
+        x = _centred(x, _beside(mean, FOLD), inside, PADDED)
         if dtype == tl.float32:
             # A mean far above the deviations is off by a rounding of itself: what is left of it is taken away again.
-            rest = row_sum(x, FOLD) * (1.0 / n_cols)
-            x = _centred(x, rest[:, None], inside, PADDED)
+            rest = _row_sum(x, ROWS, FOLD) * (1.0 / n_cols)
+            x = _centred(x, _beside(rest, FOLD), inside, PADDED)
             mean += rest
-        rstd = ROOT / tl.sqrt(row_sum(x * x, FOLD) + n_cols * eps)
-        if ONE_TILE and FOLD == 1:
+        rstd = ROOT / tl.sqrt(_row_sum(x * x, ROWS, FOLD) + n_cols * eps)
+        if ONE_TILE:
             # A program of one tile (CUDA): in registers only once they are needed, which leaves room for one more program.
-            weight = _parameter(WEIGHT, cols[None, :], inside, HAS_WEIGHT, True)
-            bias = _parameter(BIAS, cols[None, :], inside, HAS_BIAS, True)
-        y = _affine(x, rstd[:, None], weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
-        if FOLD > 1:
-            tl.store(y_base + piece, y)
-        else:
-            tl.store(y_base + lane[:, None] * y_row + cols[None, :], y, mask=mask)
+            weight = _parameter(WEIGHT, column, inside, HAS_WEIGHT, True)
+            bias = _parameter(BIAS, column, inside, HAS_BIAS, True)
+        y = _affine(x, _beside(rstd, FOLD), weight, bias, HAS_WEIGHT, HAS_BIAS).to(dtype)
+        tl.store(y_base + row_start * y_row + column, y, mask=mask)
         if SAVE:
             mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
             rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
-            # Every piece holds the row's statistics; the first one stores them.
-            own = lane < 1 if FOLD > 1 else lane < remaining
-            tl.store(mean_base + lane * stat_row, mean, mask=own)
-            tl.store(rstd_base + lane * stat_row, rstd, mask=own)
+            if FOLD > 1:
+                # Every piece holds the row's statistics; the first one stores them.
+                own = (lane < remaining)[:, None] & (piece < 1)[None, :]
+                place = lane[:, None] * stat_row + piece[None, :]
+            else:
+                own = lane < remaining
+                place = lane * stat_row
+            tl.store(mean_base + place, mean, mask=own)
+            tl.store(rstd_base + place, rstd, mask=own)
 
 
 @triton.jit(do_not_specialize=row_arguments("x", "y", "stat"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import torch
@@ -20,6 +21,11 @@ from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, pl
 from .reference import layer_norm_reference
 
 _KERNELS = "npu_op_layernorm.kernel"
+
+# Pieces of each of several rows in a tile forward: the tree of a reduction over an eighth has three levels less, and vectors of a value per
+# piece put operands that would meet in a bank group of UB apart. Pieces below two beats of the vector unit (64 fp32 each) reduce slowly.
+_PIECES = 8
+_BEAT = 64
 
 
 def layer_norm(
@@ -103,7 +109,11 @@ def _forward_plan(target: Target, n_cols: int, itemsize: int, weight_itemsize: i
     vectors = (*parameters, *(Buffer(UB_BLOCK_BYTES, "rows", streamed=True),) * 2)
     resident = (stream, stream, Buffer(4), Buffer(4), *vectors)
     roomy = (stream, Buffer(4, streamed=True), Buffer(4), Buffer(4), *vectors)
-    return plan_rows(target, n_cols, resident, _column_tiles(2, itemsize), roomy=roomy)
+    plan = plan_rows(target, n_cols, resident, _column_tiles(2, itemsize), roomy=roomy)
+    whole_beats = n_cols >= 2 * _PIECES * _BEAT and n_cols % (_PIECES * _BEAT) == 0
+    if target.backend != "cuda" and plan.resident and plan.rows > 1 and whole_beats:
+        return dataclasses.replace(plan, fold=_PIECES, cols=n_cols // _PIECES)
+    return plan
 
 
 @functools.cache

@@ -42,6 +42,8 @@ def _cases() -> Iterator[Case]:
     yield _case("heads-transposed", 12, 128, layout="transposed")
     yield _case("sliced", 64, 512, layout="sliced")
     yield _case("sliced-twice", 64, 512, layout="sliced-twice")
+    yield _case("sliced-pieces", 24, 1024, layout="sliced")
+    yield _case("no-parameters-pieces", 24, 1024, weight=0, bias=0)
     yield _case("parameters-strided", 33, 192, layout="parameters-strided")
     for width in (2048, 3072, 3584, 8192, 65536):
         yield _case(f"bench-width-{width}", 4096, width, tags=frozenset({"bench"}))

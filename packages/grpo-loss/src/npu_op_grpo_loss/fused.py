@@ -335,7 +335,7 @@ class _Run:
     def _reference_logps(self, rows: slice) -> None:
         if self._ref_hidden is not None:
             logits = torch.mm(self._ref_hidden[rows], self._ref_weight.t(), out=self._logits[: rows.stop - rows.start])
-            # What it leaves in the maxima and sums nobody needs, and the policy's overwrite it.
+            # What it leaves in the shifts and sums nobody needs, and the policy's overwrite it.
             self._write_logps(logits, self._ref_bias, self._tokens.ref, rows)
 
     def _write_logps(self, logits, bias, logps, rows: slice) -> None:

@@ -79,8 +79,8 @@ class Buffer(NamedTuple):
 class RowPlan:
     """Tile of a row-wise kernel: `rows` x `fold` x `cols`.
 
-    `fold > 1` means that one row lies in the tile as `fold` pieces of `cols` (rows is 1): its reductions stay vectors, while
-    a one-row tile would reduce to a scalar and stall the vector pipe at every row. `resident` rows are read once;
+    `fold > 1` means that each row lies in the tile as `fold` pieces of `cols`. The planner does so with a single row: its reductions
+    stay vectors, while a one-row tile would reduce to a scalar and stall the vector pipe at every row. `resident` rows are read once;
     otherwise the kernel walks a row in tiles of `cols` columns. `num_warps` matters on CUDA only.
     """
 

@@ -181,12 +181,16 @@ def _column(value, FOLD: tl.constexpr):
 def _store_sums(PARTIALS, d1, d2, d3, d0, COPIES: tl.constexpr, NEED_DWEIGHT: tl.constexpr, NEED_DBIAS: tl.constexpr):
     """A program's partial gradients of w0, w1, w2 and the bias, those that are needed; COPIES lanes hold each row's s_k."""
     base = PARTIALS + tl.program_id(0) * (3 * NEED_DWEIGHT + NEED_DBIAS) + tl.arange(0, 1)
+    # All sums before the first store: a store waits for its sum, and would keep the next one waiting.
+    dw0, dw1, dw2 = tl.sum(d3[None, :], axis=1), tl.sum(d2[None, :], axis=1), tl.sum(d1[None, :], axis=1)
+    dbias = tl.sum(d0[None, :], axis=1)
+    dw0, dw1, dw2 = dw0 * (1.0 / COPIES), dw1 * (1.0 / COPIES), dw2 * (1.0 / COPIES)
     if NEED_DWEIGHT:
-        tl.store(base, tl.sum(d3[None, :], axis=1) * (1.0 / COPIES))
-        tl.store(base + 1, tl.sum(d2[None, :], axis=1) * (1.0 / COPIES))
-        tl.store(base + 2, tl.sum(d1[None, :], axis=1) * (1.0 / COPIES))
+        tl.store(base, dw0)
+        tl.store(base + 1, dw1)
+        tl.store(base + 2, dw2)
     if NEED_DBIAS:
-        tl.store(base + 3 * NEED_DWEIGHT, tl.sum(d0[None, :], axis=1))
+        tl.store(base + 3 * NEED_DWEIGHT, dbias)
 
 
 @triton.jit(do_not_specialize=row_arguments("x", "dy", "dx", "stat"))

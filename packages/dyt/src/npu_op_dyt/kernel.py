@@ -53,7 +53,8 @@ def _parameter(POINTER, columns, own):
 @triton.jit(do_not_specialize=["chunks", *row_arguments("x", "y")])
 def dyt_forward_kernel(
     X, ALPHA, GAMMA, BETA, Y, chunks, outer, middle, inner, x_outer, x_middle, x_row, y_outer, y_middle, y_row,
-    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_BETA: tl.constexpr,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, STRIPS: tl.constexpr, OVERLAP: tl.constexpr, ONE_BLOCK: tl.constexpr,
+    HAS_BETA: tl.constexpr,
 ):  # fmt: skip
     """Moves: read x, write y, gamma and beta once per program.
 
@@ -61,7 +62,7 @@ def dyt_forward_kernel(
     """
     chunk = tl.program_id(0) // STRIPS
     first, last, trips = _my_rows(chunk, chunks, outer * middle, inner, ROWS, ONE_BLOCK)
-    column = (tl.program_id(0) - chunk * STRIPS) * COLS
+    column, owned = _strip(tl.program_id(0) - chunk * STRIPS, n_cols, COLS, STRIPS, OVERLAP)
     lane = tl.arange(0, ROWS)[:, None]
     cols = tl.arange(0, COLS)[None, :]
     inside = cols < n_cols - column
@@ -71,12 +72,11 @@ def dyt_forward_kernel(
     minus_twice_gamma = gamma * -2.0
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
-        mask = (lane < remaining) & inside
         x_at = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + column + (lane * x_row + cols)
         y_at = row_address(Y, block, row, middle, y_outer, y_middle, y_row, ONE_BLOCK) + column + (lane * y_row + cols)
-        x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_at, mask=(lane < remaining) & inside, other=0.0).to(tl.float32)
         y = minus_twice_gamma / (tl.exp(x * twice_alpha) + 1.0) + limit
-        tl.store(y_at, y.to(Y.dtype.element_ty), mask=mask)
+        tl.store(y_at, y.to(Y.dtype.element_ty), mask=(lane < remaining) & (cols < owned))
 
 
 @triton.jit(do_not_specialize=["chunks", *row_arguments("x", "dy", "dx")])

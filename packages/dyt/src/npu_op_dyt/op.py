@@ -118,14 +118,16 @@ def _plan(target: Target, n_cols: int, itemsize: int, backward: bool) -> StripPl
         step = _STRIP_STEP if programs > 1 else granule
         cols = -(-n_cols // (programs * step)) * step
         if target.cores % programs == 0 and (cols <= _MAX_STRIP or programs == target.cores):
-            # Columns that exist nowhere, then the fewest strips.
+            # Columns that two strips read, then the fewest strips.
             options.append((cols * programs - n_cols, programs, min(cols, _MAX_STRIP)))
     cols = min(options)[2]
     strips = -(-n_cols // cols)
+    # A strip that ends beyond the row would be filled with zeros before each load, and the load would wait for that.
+    overlap = strips > 1 and strips * cols > n_cols
     if not backward:
         held = (Buffer(itemsize, streamed=True), Buffer(4, streamed=True), *(Buffer(4, "columns"),) * 5)
         rows = min(plan_rows(target, cols, held, held).rows, max(1, _FORWARD_TILE // cols))
-        return StripPlan(rows, cols, strips, False, 4)
+        return StripPlan(rows, cols, strips, overlap, 4)
     buffers = (*(Buffer(itemsize, streamed=True),) * 2, Buffer(4, streamed=True), *(Buffer(4),) * 6, *(Buffer(4, "columns"),) * 3)
     rows = plan_rows(target, cols, buffers, buffers).rows
     if itemsize < 4:  # in fp32 HBM is the bound, and columns read twice would cost
@@ -134,7 +136,7 @@ def _plan(target: Target, n_cols: int, itemsize: int, backward: bool) -> StripPl
             fits = (strips - 1) * wider < n_cols and plan_rows(target, wider, buffers, buffers).rows >= rows
             if fits and off_bank_period(rows * wider):
                 return StripPlan(rows, wider, strips, strips * wider > n_cols, 4)
-    return StripPlan(rows, cols, strips, False, 4)
+    return StripPlan(rows, cols, strips, overlap, 4)
 
 
 def _shares(target: Target, plan: StripPlan, blocks: int, inner: int, *, persistent: bool) -> int:
@@ -160,7 +162,7 @@ def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, b
         load_kernels(_KERNELS, target.backend).dyt_forward_kernel, shares * plan.strips, target, x,
         x_in, alpha, gamma, beta, y_out, shares, rows.outer, rows.middle, rows.inner, *rows.flat_strides,
         num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
-        ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
+        OVERLAP=plan.overlap, ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
     )  # fmt: skip
     rows.write_back()
     return y

@@ -105,7 +105,7 @@ def test_the_time_of_the_host_is_taken_in_turns_at_few_rows(backend: Measured) -
     point = points_of(spec(), ["llama_3_8b"], [4096])[0]
     found = backend.host_times(point, {name: watched(name) for name in ("ours", "compile", "liger")}, ["no-grad-forward"])
     assert {name: len(measured) for name, measured in found.items()} == {"ours": 1, "liger": 1}
-    calls = calls[6:]  # those that draw incoming gradients, and two to warm up
+    calls = calls[6:]  # of each: one that draws incoming gradients, and two to warm up
     rounds = [(name, len(list(group))) for name, group in itertools.groupby(name for name, _ in calls)]
     assert [name for name, _ in rounds] == ["ours", "liger"] * 15
     assert all(1 <= count <= 20 for _, count in rounds)
@@ -120,8 +120,9 @@ def test_a_peer_without_a_time_of_the_host_keeps_its_other_figures(backend: Meas
 
     points = points_of(spec(peers={"liger": only_long}), ["llama_3_8b"], [2048])
     outcome = run(backend, points, ["ours", "liger"], ["no-grad-forward"])
-    assert outcome.notes == ["toy: no time of the host at llama_3_8b-T2048: ValueError: too short"]
-    assert {record.metric_name for record in outcome.records} == {"speed", "memory"}
+    assert outcome.notes == ["toy by liger: no time of the host at llama_3_8b-T2048: ValueError: too short"]
+    metrics = {name: {one.metric_name for one in outcome.records if one.kernel_provider == name} for name in ("ours", "liger")}
+    assert metrics == {"ours": {"speed", "memory", "host_time"}, "liger": {"speed", "memory"}}
 
 
 def test_argument_sets_take_turns_beyond_l2(backend: Measured) -> None:

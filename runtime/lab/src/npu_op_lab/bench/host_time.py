@@ -23,23 +23,42 @@ _ROUND_SECONDS = 0.02
 _FORWARD_BYTES = 1 << 18
 
 
+class ProviderRaised(Exception):
+    """A provider raised where the host was timed."""
+
+    def __init__(self, provider: str, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.provider = provider
+
+
 def host_times(
     device: Device, point: Point, functions: Mapping[str, Callable[..., Any]], modes: Sequence[str]
 ) -> dict[str, list[Measurement]]:
-    """µs a call, the mean of a round of calls for each of the rounds; of every provider but torch.compile, which would compile anew."""
+    """µs a call, the mean of a round of calls for each of the rounds; of every provider but torch.compile, which would compile anew.
+
+    Raises:
+        ProviderRaised: one of them raised, at few rows.
+    """
     few = replace(point, case=reduced(point, _FORWARD_BYTES))
     inputs = few.spec.make_inputs(few.case, Inputs(device.kind))
-    arguments = {name: Arguments(few, function, copied(inputs)) for name, function in functions.items() if name != "compile"}
+    arguments: dict[str, Arguments] = {}
+    calls: dict[tuple[str, str], int] = {}
+    for name, function in functions.items():
+        if name == "compile":
+            continue
+        try:
+            own = arguments[name] = Arguments(few, function, copied(inputs))
+            for mode in modes:
+                _, warm = (_round(device, [own.call(mode)]) for _ in range(2))
+                calls[name, mode] = max(1, min(_CALLS, int(_ROUND_SECONDS * 1e6 / warm)))
+        except Exception as error:  # another project's code: whatever it raises
+            raise ProviderRaised(name, error) from error
     found: dict[str, list[Measurement]] = defaultdict(list)
     for mode in modes:
-        calls = {}
-        for name, own in arguments.items():
-            _, warm = (_round(device, [own.call(mode)]) for _ in range(2))
-            calls[name] = max(1, min(_CALLS, int(_ROUND_SECONDS * 1e6 / warm)))
         rounds: dict[str, list[float]] = defaultdict(list)
         for _ in range(_ROUNDS):
             for name, own in arguments.items():
-                rounds[name].append(_round(device, [own.call(mode) for _ in range(calls[name])]))
+                rounds[name].append(_round(device, [own.call(mode) for _ in range(calls[name, mode])]))
         for name, timed in rounds.items():
             found[name].append(spread(mode, "host_time", timed))
     return found

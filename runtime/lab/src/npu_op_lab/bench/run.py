@@ -12,6 +12,7 @@ from typing import Any
 from npu_op_runtime.stack import version_of
 
 from .environment import environment, git_state
+from .host_time import ProviderRaised
 from .measurement import RAISED, UNITS, Backend, Measurement, Verification, minimum_bytes
 from .points import Point
 from .providers import Absent
@@ -82,18 +83,25 @@ def run(
             sweep.measured.append(measured)
             if verified.passed:
                 timed[provider] = function
-        try:
-            hosts = backend.host_times(point, timed, _modes(point, modes))
-        except Exception as error:  # as above
-            _note(outcome.notes, f"{point.kernel}: no time of the host at {point.case.name}: {type(error).__name__}: {_first_line(error)}")
-            continue
-        for provider, found in hosts.items():
+        for provider, found in _host_times(backend, point, timed, _modes(point, modes), outcome.notes).items():
             sweeps[point.kernel, point.model, provider].measured[-1].extend(found)
     for (_, _, provider), sweep in sweeps.items():
         outcome.records += _records(backend, provider, sweep, modes)
     for point, verified in raised.values():
         outcome.records += _without_figures(backend, "ours", _Sweep([point]), modes, verified)
     return outcome
+
+
+def _host_times(
+    backend: Backend, point: Point, functions: dict[str, Callable[..., Any]], modes: Sequence[str], notes: list[str]
+) -> dict[str, list[Measurement]]:
+    """Of those that do not raise there."""
+    try:
+        return backend.host_times(point, functions, modes)
+    except ProviderRaised as raised:
+        _note(notes, f"{point.kernel} by {raised.provider}: no time of the host at {point.case.name}: {_first_line(raised)}")
+        others = {name: function for name, function in functions.items() if name != raised.provider}
+        return _host_times(backend, point, others, modes, notes)
 
 
 def _modes(point: Point, modes: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
-from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, off_bank_period, plan_blocks, plan_rows
@@ -218,10 +218,7 @@ def _backward_reference(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dg
 
 
 def _backward_fake(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta):
-    wanted = [parameter for parameter, need in ((gamma, need_dgamma), (beta, need_dbeta)) if need]
-    # One tensor for both, so that one kernel adds up the partial sums of both.
-    dtypes = {parameter.dtype for parameter in wanted}
-    dcolumns = x.new_empty((len(wanted), x.shape[-1]), dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
+    dcolumns = x.new_empty((need_dgamma + need_dbeta, x.shape[-1]), dtype=sums_dtype((gamma, need_dgamma), (beta, need_dbeta)))
     dx = torch.empty_like(x) if need_dx else x.new_empty(0)
     return dx, torch.empty_like(alpha) if need_dalpha else x.new_empty(0), dcolumns
 

@@ -15,7 +15,7 @@ from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import Launch, dtypes_of
-from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.tiling import programs
 
@@ -234,7 +234,7 @@ def _backward_kernel(
     sums = need_dweight + need_dbias
     partials = x.new_empty((parts, sums * columns), dtype=torch.float32)
     run(rows[0], weight, rows[1], mean, rstd, dx if need_dx else None, partials)
-    dtype = _sums_dtype(weight, bias, need_dweight, need_dbias)
+    dtype = sums_dtype((weight, need_dweight), (bias, need_dbias))
     if not sums:
         return dx, x.new_empty((0, channels), dtype=dtype)
     if narrow and spatial > 1:
@@ -277,13 +277,7 @@ def _backward_reference(dy, x, num_groups, weight, bias, mean, rstd, eps, need_d
 
 def _backward_fake(dy, x, num_groups, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
     dx = x.new_empty(x.shape) if need_dx else x.new_empty(0)
-    return dx, x.new_empty((need_dweight + need_dbias, x.shape[1]), dtype=_sums_dtype(weight, bias, need_dweight, need_dbias))
-
-
-def _sums_dtype(weight: torch.Tensor | None, bias: torch.Tensor | None, need_dweight: bool, need_dbias: bool) -> torch.dtype:
-    """Of dweight and dbias, which are one tensor, so that one kernel adds up the partial sums of both."""
-    dtypes = {parameter.dtype for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need and parameter is not None}
-    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+    return dx, x.new_empty((need_dweight + need_dbias, x.shape[1]), dtype=sums_dtype((weight, need_dweight), (bias, need_dbias)))
 
 
 _FORWARD = {

@@ -13,7 +13,7 @@ from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import Launch, dtypes_of
-from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, plan_tall, programs
@@ -214,7 +214,7 @@ def _backward_kernel(
     partials = x.new_empty((grid, sums * x.shape[-1]), dtype=torch.float32)
     run(x_in, weight, dy_in, mean_in, rstd_in, rows.tensors[-1] if need_dx else None, partials)
     rows.write_back()
-    dtype = _sums_dtype(weight, bias, need_dweight, need_dbias)
+    dtype = sums_dtype((weight, need_dweight), (bias, need_dbias))
     if not sums:
         return dx, x.new_empty((0, x.shape[-1]), dtype=dtype)
     return dx, sum_partials(partials, dtype, target).view(sums, x.shape[-1])
@@ -259,13 +259,7 @@ def _backward_reference(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dwei
 
 def _backward_fake(dy, x, weight, bias, mean, rstd, eps, need_dx, need_dweight, need_dbias):
     dx = torch.empty_like(x) if need_dx else x.new_empty(0)
-    return dx, x.new_empty((need_dweight + need_dbias, x.shape[-1]), dtype=_sums_dtype(weight, bias, need_dweight, need_dbias))
-
-
-def _sums_dtype(weight: torch.Tensor | None, bias: torch.Tensor | None, need_dweight: bool, need_dbias: bool) -> torch.dtype:
-    """Of dweight and dbias, which are one tensor, so that one kernel adds up the partial sums of both."""
-    dtypes = {parameter.dtype for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need and parameter is not None}
-    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+    return dx, x.new_empty((need_dweight + need_dbias, x.shape[-1]), dtype=sums_dtype((weight, need_dweight), (bias, need_dbias)))
 
 
 layer_norm_forward = register_op(

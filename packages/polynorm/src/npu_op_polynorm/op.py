@@ -12,7 +12,7 @@ from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
 from npu_op_runtime.launch import launch, load_kernels
-from npu_op_runtime.partials import sum_partials
+from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
 from npu_op_runtime.tiling import UB_BLOCK_BYTES, Buffer, RowPlan, plan_rows, programs
@@ -198,9 +198,8 @@ def _backward_reference(dy, x, weight, bias, r1, r2, r3, eps, need_dx, need_dwei
 
 
 def _backward_fake(dy, x, weight, bias, r1, r2, r3, eps, need_dx, need_dweight, need_dbias):
-    # Gradients of w0, w1, w2 and the bias, whose partial sums one kernel adds up and rounds where both have one dtype.
-    dtypes = {parameter.dtype for parameter, need in ((weight, need_dweight), (bias, need_dbias)) if need}
-    sums = x.new_empty(3 * need_dweight + need_dbias, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
+    # Gradients of w0, w1, w2 and the bias.
+    sums = x.new_empty(3 * need_dweight + need_dbias, dtype=sums_dtype((weight, need_dweight), (bias, need_dbias)))
     return torch.empty_like(x) if need_dx else x.new_empty(0), sums
 
 

@@ -48,6 +48,16 @@ def _launch_of(target: Target, count: int, width: int, scalar_columns: int, dtyp
     )  # fmt: skip
 
 
+def sums_dtype(*wanted: tuple[torch.Tensor | None, bool]) -> torch.dtype:
+    """Of one tensor for the gradients of several parameters, so that one kernel adds up the partial sums of all: theirs if it is one.
+
+    Args:
+        wanted: each parameter, and whether its gradient is wanted.
+    """
+    dtypes = {parameter.dtype for parameter, need in wanted if need and parameter is not None}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
 def _block_for(width: int, cores: int) -> int:
     # Spread the columns over the cores, in pieces of 128 to 512 elements, powers of two for CUDA.
     return min(512, max(128, 1 << (max(1, width // cores) - 1).bit_length()))

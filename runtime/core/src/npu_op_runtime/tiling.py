@@ -246,9 +246,7 @@ def _column_tiles(target: Target, n_cols: int, granule: int, buffers: tuple[Buff
 
 
 def _cuda_rows(n_cols: int, buffers: tuple[Buffer, ...]) -> RowPlan:
-    # Two columns at least: the sum of a row of one value is that value, which the compiler then leaves unrounded where it is used
-    # (x*w - sum as one fused operation), and a difference that is 0 is not.
-    cols = max(2, next_power_of_2(n_cols))
+    cols = next_power_of_2(n_cols)
     resident = cols <= _CUDA_MAX_RESIDENT_COLS
     cols = cols if resident else _CUDA_TILE_ELEMENTS
     rows = max(1, _CUDA_TILE_ELEMENTS // 2 // cols)

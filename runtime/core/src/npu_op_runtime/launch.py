@@ -42,9 +42,13 @@ class Launch:
     """A launch of which all but the tensors is settled. An operator keeps it (`functools.lru_cache`) for the like of a call.
 
     Args:
-        module, name: of the kernel, which takes the tensors, then `numbers`, then constants.
-        programs, target, num_warps, constants: as of `launch`.
+        module: of the kernel.
+        name: of the kernel, which takes the tensors, then `numbers`, then constants.
+        programs: of the grid, as of `launch`.
+        target: what it was planned for.
         numbers: the kernel's run-time arguments behind the tensors.
+        num_warps: CUDA only.
+        **constants: the kernel's constexpr arguments.
 
     A call takes the tensors, all of one device, every time of the same dtypes: what it is kept by must tell those apart.
     """

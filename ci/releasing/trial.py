@@ -39,7 +39,8 @@ class Wheelhouse:
         if not target.exists():
             archive = subprocess.run(["git", "archive", tag_of(name, version)], cwd=self.tree, check=True, capture_output=True).stdout
             with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-                files.extractall(target, filter="data")
+                files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it since 3.11.4
+                files.extractall(target)
         return target
 
     def distribution(self, name: str, version: Version) -> Distribution:

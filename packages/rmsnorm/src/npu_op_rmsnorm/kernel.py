@@ -174,7 +174,7 @@ def rms_norm_backward_kernel(
         dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK)
         rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
         if FOLD > 1:
-            rstd = tl.load(rstd_base + 0 * lane)[:, None]
+            rstd = tl.load(rstd_base)
             x = tl.load(x_base + piece).to(tl.float32)
             dy = tl.load(dy_base + piece).to(tl.float32)
         else:
@@ -183,8 +183,11 @@ def rms_norm_backward_kernel(
             rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
             x = tl.load(x_base + lane[:, None] * x_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + lane[:, None] * dy_row + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+        # The vector unit drains before it reads what it has just written: neighbours here do not need one another.
         scaled = dy * rstd
+        unit = rstd * rstd * (1.0 / n_cols)
         product = scaled * x
+        weighted = scaled * weight if HAS_WEIGHT else scaled
         if NEED_DWEIGHT:
             if FOLD > 1:
                 dweight += product
@@ -192,11 +195,8 @@ def rms_norm_backward_kernel(
                 dweight += tl.sum(product, axis=0)
         if NEED_DX:
             dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK)
-            if HAS_WEIGHT:
-                product = product * weight
-                scaled = scaled * weight
-            slope = (row_sum(product, FOLD) * (1.0 / n_cols))[:, None] * rstd * rstd
-            dx = (scaled - x * slope).to(DX.dtype.element_ty)
+            slope = row_sum(weighted * x, FOLD)[:, None] * unit
+            dx = (weighted - x * slope).to(DX.dtype.element_ty)
             if FOLD > 1:
                 tl.store(dx_base + piece, dx)
             else:

@@ -124,6 +124,26 @@ def mended(
 
 
 @triton.jit
+def log_probabilities(
+    trip, first, last, X, BIAS, IDS, inner, x_block, x_row, inverse_temperature,
+    n_cols: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, FEW: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr,
+    TEMPERED: tl.constexpr,
+):  # fmt: skip
+    """Of a trip's rows shift and sum of the exponentials, and the log-probability of the selected token."""
+    lane = tl.arange(0, ROWS)
+    block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
+    exists = lane < remaining
+    base = row_address(X, block, row, 1, x_block, 0, x_row, ONE_BLOCK) + lane[:, None] * x_row
+    selected = selected_logits(
+        trip, first, last, X, BIAS, IDS, inner, x_block, x_row, inverse_temperature,
+        n_cols, ROWS, ONE_BLOCK, HAS_BIAS, TEMPERED,
+    )  # fmt: skip
+    total = sum_of_exponentials(base, BIAS, n_cols, exists, selected, inverse_temperature, n_cols, ROWS, COLS, HAS_BIAS, TEMPERED)
+    shift, total = mended(base, BIAS, exists, selected, total, inverse_temperature, n_cols, ROWS, FEW, HAS_BIAS, TEMPERED)
+    return shift, total, selected - shift - tl.log(total)
+
+
+@triton.jit
 def token_terms(
     logp, log_ratio, ref, advantages, low, high, delta, sapo_positive, sapo_negative, KIND: tl.constexpr, HAS_REF: tl.constexpr,
 ):  # fmt: skip
@@ -213,17 +233,14 @@ def selected_logps_kernel(
     for trip in range(trips):
         block, row, remaining = row_tile(trip, first, last, inner, ROWS, ONE_BLOCK)
         exists = lane < remaining
-        base = row_address(X, block, row, 1, x_block, 0, x_row, ONE_BLOCK) + lane[:, None] * x_row
         at = block * inner + row + lane
-        selected = selected_logits(
+        shift, total, logp = log_probabilities(
             trip, first, last, X, BIAS, IDS, inner, x_block, x_row, inverse_temperature,
-            n_cols, ROWS, ONE_BLOCK, HAS_BIAS, TEMPERED,
+            n_cols, ROWS, COLS, FEW, ONE_BLOCK, HAS_BIAS, TEMPERED,
         )  # fmt: skip
-        total = sum_of_exponentials(base, BIAS, n_cols, exists, selected, inverse_temperature, n_cols, ROWS, COLS, HAS_BIAS, TEMPERED)
-        shift, total = mended(base, BIAS, exists, selected, total, inverse_temperature, n_cols, ROWS, FEW, HAS_BIAS, TEMPERED)
         tl.store(SHIFT + at, shift, mask=exists)
         tl.store(TOTAL + at, total, mask=exists)
-        tl.store(LOGP + at, selected - shift - tl.log(total), mask=exists)
+        tl.store(LOGP + at, logp, mask=exists)
 
 
 @triton.jit(do_not_specialize=LOSS_DYNAMIC)
@@ -270,14 +287,10 @@ def grpo_kernel(
             logp = tl.load(LOGP + at, mask=exists, other=0.0)
             log_ratio = old
         else:
-            base = x + lane[:, None] * x_row
-            selected = selected_logits(
+            shift, total, logp = log_probabilities(
                 trip, first, last, X, BIAS, IDS, inner, x_block, x_row, inverse_temperature,
-                n_cols, ROWS, ONE_BLOCK, HAS_BIAS, TEMPERED,
+                n_cols, ROWS, COLS, FEW, ONE_BLOCK, HAS_BIAS, TEMPERED,
             )  # fmt: skip
-            total = sum_of_exponentials(base, BIAS, n_cols, exists, selected, inverse_temperature, n_cols, ROWS, COLS, HAS_BIAS, TEMPERED)
-            shift, total = mended(base, BIAS, exists, selected, total, inverse_temperature, n_cols, ROWS, FEW, HAS_BIAS, TEMPERED)
-            logp = selected - shift - tl.log(total)
             tl.store(SHIFT + at, shift, mask=exists)
             tl.store(TOTAL + at, total, mask=exists)
             if HAS_OLD:

@@ -3,8 +3,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import example
+from hypothesis import strategies as st
 
 from npu_op_grpo_loss import FusedLinearGRPOLoss, fused_linear_grpo_loss, grpo_loss
 from npu_op_grpo_loss.chunks import Chunks, chunks_of
@@ -37,7 +40,8 @@ def case_named(name, **changes):
     return replace(found, dims={**found.dims, **changes.pop("dims", {})}, options={**found.options, **changes})
 
 
-# 26 tokens: chunks across sequences, with a short one at the end; several sequences a chunk; a sequence longer than a chunk.
+# 26 tokens: chunks across sequences, with a short one at the end; several sequences a chunk; a sequence longer than a chunk; a first
+# chunk of 16 tokens that is split off to save memory.
 CHUNKED = (
     case_named("dapo-bfloat16", chunk_rows=16, dims={"B": 3}),
     case_named("dapo-float16", chunk_rows=16, weight_accumulation="input"),
@@ -47,6 +51,7 @@ CHUNKED = (
     case_named("grpo-sequence", chunk_rows=32, dims={"B": 5}),
     case_named("grpo-sequence", chunk_rows=16, dims={"L": 35}),
     case_named("corrected-sequence", chunk_rows=16, dims={"L": 35}),
+    case_named("dapo-bfloat16", dims={"B": 1, "L": 256, "H": 140, "V": 300}),
 )
 
 
@@ -65,34 +70,76 @@ def head(vocabulary, width, dtype=torch.bfloat16):
     return torch.empty(vocabulary, width, dtype=dtype, device="meta")
 
 
+ALL, NONE = (True, True, True), (False, False, False)
+
+
 def test_rows_of_a_chunk():
     for by_sequence in (False, True):
-        assert chunks_of(16, 1024, head(128256, 4096), 0, by_sequence, True) == Chunks(16384, 16384, 16384)  # four times the weight
-        assert chunks_of(20, 5, head(300, 16), 0, by_sequence, True) == Chunks(100, 100, 100)
-        assert chunks_of(0, 5, head(300, 16), 0, by_sequence, True) == Chunks(0, 0, 0)
-    assert chunks_of(8, 1024, head(128256, 4096), 0, False, False).rows == 4096  # without gradients nothing asks for more
-    assert chunks_of(20, 1000, head(128256, 16384), 0, False, True).rows == 10000  # 4 GiB would be 16736: even chunks of whole 16 rows
-    assert chunks_of(20, 1001, head(128256, 16384), 0, False, True).rows == 10016
-    assert chunks_of(700, 10, head(300, 16), 0, False, True).rows == 3504  # a small weight: 4 MiB would be 6990
-    assert chunks_of(20, 5, head(300, 16), 40, False, True).rows == 32
-    assert chunks_of(20, 5, head(300, 16), 1, False, True).rows == 16
-    assert chunks_of(17, 1024, head(128256, 4096), 0, True, True) == Chunks(17408, 9216, 9216)  # whole sequences, evenly
-    assert chunks_of(2, 18000, head(128256, 4096), 0, True, True) == Chunks(36000, 18000, 9008)  # each by itself
+        assert chunks_of(16, 1024, head(128256, 4096), 0, by_sequence, ALL) == Chunks(16384, 16384, 16384)  # four times the weight
+        assert chunks_of(20, 5, head(300, 16), 0, by_sequence, ALL) == Chunks(100, 100, 100)
+        assert chunks_of(0, 5, head(300, 16), 0, by_sequence, ALL) == Chunks(0, 0, 0)
+    assert chunks_of(8, 1024, head(128256, 4096), 0, False, NONE).rows == 4096  # without gradients nothing asks for more
+    assert chunks_of(20, 1000, head(128256, 16384), 0, False, ALL).rows == 10000  # 4 GiB would be 16736: even chunks of whole 16 rows
+    assert chunks_of(20, 1001, head(128256, 16384), 0, False, ALL).rows == 10016
+    assert chunks_of(700, 10, head(300, 16), 0, False, ALL).rows == 3504  # a small weight: 4 MiB would be 6990
+    assert chunks_of(20, 5, head(300, 16), 40, False, ALL).rows == 32
+    assert chunks_of(20, 5, head(300, 16), 1, False, ALL).rows == 16
+    assert chunks_of(17, 1024, head(128256, 4096), 0, True, ALL) == Chunks(17408, 9216, 9216)  # whole sequences, evenly
+    assert chunks_of(2, 18000, head(128256, 4096), 0, True, ALL) == Chunks(36000, 18000, 9008)  # each by itself
 
 
-@pytest.mark.parametrize("by_sequence", (False, True))
-@pytest.mark.parametrize(
-    ("batch", "length", "most"), ((1, 1, 16), (3, 13, 16), (5, 16, 32), (7, 40, 16), (5, 13, 30), (2, 16, 16), (1, 100, 48))
+def test_as_many_tokens_as_hidden_states_are_wide_are_split_for_a_third_of_the_memory_of_eager():
+    def rows(batch, dtype=torch.bfloat16, most=0, by_sequence=False, needed=ALL, splits=True):
+        chunks = chunks_of(batch, 1024, head(128256, 4096, dtype), most, by_sequence, needed, splits)
+        return [part.stop - part.start for group in chunks.groups() for part in group]
+
+    assert rows(4) == [144, 3952]
+    for batch in (2, 3, 5, 8, 16):  # it would take more than a sixteenth, or nothing
+        assert rows(batch) == [1024 * batch]
+    for no in ({"dtype": torch.float32}, {"by_sequence": True}, {"needed": NONE}, {"needed": (True, False, True)}, {"splits": False}):
+        assert rows(4, **no) == [4096], no
+    assert rows(4, most=4000) == [2048, 2048]  # chunk_rows: even
+
+
+@hypothesis.given(
+    batch=st.integers(1, 40),
+    length=st.integers(1, 500),
+    vocabulary=st.integers(1, 40_000),
+    width=st.integers(1, 600),
+    most=st.integers(0, 700),
+    by_sequence=st.booleans(),
+    needed=st.sampled_from((ALL, NONE)),
+    splits=st.booleans(),
 )
-def test_what_is_known_of_chunks_is_what_they_are(batch, length, most, by_sequence):
-    chunks = chunks_of(batch, length, head(300, 16), most, by_sequence, True)
+@example(5, 16, 300, 16, 32, True, ALL, False)
+@example(7, 40, 300, 16, 16, True, ALL, False)
+@example(1, 513, 32_000, 520, 0, False, ALL, True)  # split, with a number of tokens that no chunk starts at
+def test_what_is_known_of_chunks_is_what_they_are(batch, length, vocabulary, width, most, by_sequence, needed, splits):
+    chunks = chunks_of(batch, length, head(vocabulary, width), most, by_sequence, needed, splits)
     groups = list(chunks.groups())
     slices = [rows for group in groups for rows in group]
     assert [row for rows in slices for row in range(rows.start, rows.stop)] == list(range(batch * length))
-    assert all(rows.stop - rows.start <= chunks.rows <= most for rows in slices)
-    assert (chunks.before, chunks.last) == (len(slices) - 1, slices[-1].stop - slices[-1].start)
+    sizes = [rows.stop - rows.start for rows in slices]
+    assert min(sizes) > 0
+    assert max(sizes) <= chunks.rows < max(sizes) + 16
+    assert not most or chunks.rows <= max(most, 16)
+    assert (chunks.before, chunks.last) == (len(slices) - 1, sizes[-1])
+    assert all((rows.start - group[0].start) % 16 == 0 for group in groups for rows in group)
     if by_sequence:
         assert all(group[0].start % length == 0 == group[-1].stop % length for group in groups)
+
+
+@hypothesis.given(vocabulary=st.integers(1, 200_000), width=st.integers(16, 8192), percent=st.integers(90, 115))
+@example(128256, 4096, 100)
+def test_a_split_takes_the_fewest_rows_that_give_a_third_of_the_memory_of_eager(vocabulary, width, percent):
+    total = width * percent // 100
+    last = chunks_of(1, total, head(vocabulary, width), 0, False, ALL, True).last
+
+    def peak(first):
+        return (total - first) * vocabulary + vocabulary * width + (total + first) * width
+
+    enough = [first for first in range(0, total // 16 + 1, 16) if peak(first) <= 2 * total * vocabulary]
+    assert total - last == (enough[0] if enough else 0)
 
 
 class Largest(ThroughOps):
@@ -144,6 +191,21 @@ def test_peak_memory_is_one_chunk_and_the_gradients(chunk, accumulation, extra_b
 
 
 @pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
+def test_peak_memory_of_a_split_is_a_third_of_eagers(mode):
+    case = case_named("dapo-bfloat16", dims={"B": 1, "L": 256, "H": 256, "V": 8000})
+    inputs = SPEC.make_inputs(case, Inputs(mode.device))
+    peaks = []
+    for function, changes in ((SPEC.function, {}), (SPEC.function, {"chunk_rows": 256}), (SPEC.reference, {})):
+        with mode.enter(), PeakMemory(inputs.values()) as memory:
+            given_bytes = memory.bytes
+            done = forward(function, replace(case, options={**case.options, **changes}), inputs, ("hidden", "lm_head_weight"))
+            done.backward({"loss": torch.ones_like(done.outputs["loss"])})
+        peaks.append(memory.peak - given_bytes)
+    split, one, eager = peaks
+    assert split <= eager / 3 < one
+
+
+@pytest.mark.parametrize("mode", KERNELS, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("level", ("token", "sequence"))
 def test_logits_of_the_whole_batch_never_exist(mode, level):
     batch, length, vocabulary, chunk = 4, 64, 1000, 32
@@ -190,10 +252,23 @@ def test_a_frozen_argument_of_several_chunks(name, mode):
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("case", CHUNKED[:3], ids=label)
+@pytest.mark.parametrize("case", (*CHUNKED[:3], CHUNKED[-1]), ids=label)
 def test_several_chunks_in_a_compiled_graph(case):
     check_torch_compile(SPEC, case, EAGER)
     check_opcheck(SPEC, case, EAGER)
+
+
+def test_nothing_is_split_in_a_compiled_graph():
+    """Its backward would copy the sum that otherwise becomes the gradient."""
+    inputs = SPEC.make_inputs(CHUNKED[-1], Inputs())
+
+    def last_chunk(function):
+        loss = forward(function, CHUNKED[-1], inputs, ("hidden", "lm_head_weight")).outputs["loss"]
+        return loss.grad_fn.saved_tensors[0].shape[0]
+
+    assert last_chunk(SPEC.function) == 240
+    torch._dynamo.reset()
+    assert last_chunk(torch.compile(SPEC.function, backend="eager", fullgraph=True)) == 256
 
 
 @pytest.mark.parametrize("mode", EXECUTED, ids=lambda mode: mode.name)

@@ -33,9 +33,9 @@ _UNDIVIDED = "luspo"
 _SCHEMA = (
     "Tensor hidden, Tensor weight, Tensor? bias, Tensor? ref_hidden, Tensor? ref_weight, Tensor? ref_bias, Tensor selected_ids, "
     "Tensor attention_mask, Tensor advantages, Tensor? ref_logps, Tensor? old_logps, Tensor? vllm_is_ratio, Tensor? num_items_in_batch, "
-    f"SymInt chunk_rows, bool accumulate_float32, {OPTIONS_SCHEMA}"
+    f"SymInt chunk_rows, bool splits, bool accumulate_float32, {OPTIONS_SCHEMA}"
 )
-_TENSORS = 13  # of the arguments of the ops
+_BEFORE_OPTIONS = 13 + 3  # arguments of the ops: tensors, and how they are split and summed
 
 
 def fused_linear_grpo_loss(
@@ -81,9 +81,11 @@ def fused_linear_grpo_loss(
         bias: (V,), dtype of hidden, or None.
         ref_hidden, ref_weight, ref_bias: (B, L, H'), (V, H'), (V,): of the reference model, dtype of hidden; no gradient. Instead of
             ref_logps.
-        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on); None: as many as make the logits four
-            times as large as the weight, between 4 MiB and 4 GiB (without gradients a quarter of that). Sequence level with old_logps
-            makes logits twice if a sequence is longer.
+        chunk_rows: at most so many tokens are a chunk (rounded to a multiple of 16, from 16 on), and chunks are even; None: as many as
+            make the logits four times as large as the weight, between 4 MiB and 4 GiB (without gradients a quarter of that), and in half
+            precision a small chunk before them where that, and at most a sixteenth of the tokens, makes the peak a third of eager's
+            (not in a graph of torch.compile, nor at sequence level with old_logps). Sequence level with old_logps makes logits twice
+            if a sequence is longer.
         weight_accumulation: "float32" adds up the gradients of a half-precision weight by more than two chunks in fp32, 4 x V x H
             bytes; "input" in the weight's dtype, without.
         selected_ids, attention_mask, advantages and the rest: see `grpo_loss`.
@@ -124,10 +126,9 @@ def fused_linear_grpo_loss(
         return _reference(hidden, lm_head_weight, bias, *of_reference, *tokens, options=options)
     if chosen == "vendor":
         raise NotImplementedError("implementation='vendor' cannot run: torch_npu has no GRPO loss")
-    accumulate_float32 = weight_accumulation == "float32"
-    loss, metrics = fused_linear_grpo_differentiable(
-        hidden, lm_head_weight, bias, *of_reference, *tokens, chunk_rows or 0, accumulate_float32, *options
-    )
+    # A compiled backward must copy the sum of a first chunk: a split would cost it more memory than it saves.
+    chunking = (chunk_rows or 0, not torch.compiler.is_compiling(), weight_accumulation == "float32")
+    loss, metrics = fused_linear_grpo_differentiable(hidden, lm_head_weight, bias, *of_reference, *tokens, *chunking, *options)
     return named(loss, metrics, penalized)
 
 
@@ -214,7 +215,7 @@ class _FusedLinearGRPO(torch.autograd.Function):
         # The last chunk's products: hidden gives the weight's gradient, and the weight hidden's.
         ctx.save_for_backward(kept, *sums, hidden if needed[1] else None, weight if needed[0] else None)
         ctx.shapes = [None if one is None else one.shape for one in (hidden, weight, bias)]
-        ctx.scale = _scale_of(hidden, Options(*arguments[_TENSORS - 3 + 2 :]))
+        ctx.scale = _scale_of(hidden, Options(*arguments[_BEFORE_OPTIONS - 3 :]))
         ctx.mark_non_differentiable(metrics)
         return loss, metrics
 
@@ -228,7 +229,7 @@ class _FusedLinearGRPO(torch.autograd.Function):
             gradients = times_incoming(gradients, upstream if ctx.scale == 1.0 else upstream / ctx.scale)
         else:
             gradients = (kept.new_zeros(shape) if need else None for shape, need in zip(ctx.shapes, needed))
-        return (*gradients, *(None,) * (_TENSORS - 3 + 2 + len(Options._fields)))
+        return (*gradients, *(None,) * (_BEFORE_OPTIONS - 3 + len(Options._fields)))
 
 
 def _asked_for(ctx) -> list[bool]:
@@ -257,18 +258,18 @@ def _scale_of(hidden: torch.Tensor, options: Options) -> float:
     return _FP16_SCALE if hidden.dtype == torch.float16 and options.loss_type != _UNDIVIDED else 1.0
 
 
-def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed):
+def _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, splits, options, needed):
     """The chunks, and whether whole sequences are needed together."""
     by_sequence = needs_sequences(old_logps, ref_logps is not None or ref_hidden is not None, options)
-    return chunks_of(*hidden.shape[:2], weight, chunk_rows, by_sequence, any(needed)), by_sequence
+    return chunks_of(*hidden.shape[:2], weight, chunk_rows, by_sequence, needed, splits), by_sequence
 
 
 def _forward_kernel(
     hidden, weight, bias, ref_hidden, ref_weight, ref_bias, selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio,
-    count, chunk_rows, accumulate_float32, *rest,
+    count, chunk_rows, splits, accumulate_float32, *rest,
 ):  # fmt: skip
     options, needed = Options(*rest[:-3]), rest[-3:]
-    chunks, by_sequence = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed)
+    chunks, by_sequence = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, splits, options, needed)
     penalized = ref_logps is not None or ref_hidden is not None
     tokens = prepare(selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio, count, options, penalized)
     sums = empty_sums(chunks, weight, accumulate_float32, needed)
@@ -374,10 +375,10 @@ def _forward_reference(hidden, *arguments):
 
 def _by_reference(
     hidden, weight, bias, ref_hidden, ref_weight, ref_bias, selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio,
-    count, chunk_rows, accumulate_float32, *rest,
+    count, chunk_rows, splits, accumulate_float32, *rest,
 ):  # fmt: skip
     options, needed = Options(*rest[:-3]), rest[-3:]
-    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, options, needed)
+    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, splits, options, needed)
     if ref_hidden is not None:
         ref_logps = selected_logps(linear(ref_hidden, ref_weight, ref_bias), selected_ids, attention_mask, options.temperature)
     logits = linear(hidden, weight, bias)
@@ -405,9 +406,9 @@ def _by_reference(
 
 def _forward_fake(
     hidden, weight, bias, ref_hidden, ref_weight, ref_bias, selected_ids, attention_mask, advantages, ref_logps, old_logps, vllm_is_ratio,
-    count, chunk_rows, accumulate_float32, *rest,
+    count, chunk_rows, splits, accumulate_float32, *rest,
 ):  # fmt: skip
-    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, Options(*rest[:-3]), rest[-3:])
+    chunks, _ = _plan(hidden, weight, ref_hidden, ref_logps, old_logps, chunk_rows, splits, Options(*rest[:-3]), rest[-3:])
     return _empty_outputs(hidden, weight, chunks, accumulate_float32, rest[-3:])
 
 

@@ -14,7 +14,7 @@ _LEAST_BYTES = 1 << 20
 _WITH_GRADIENT = 4
 # Chunks of tokens start at such rows, so that every load of a chunk is aligned.
 _ROWS = 16
-# Of so many tokens one may be taken from the last chunk to save memory: forward then makes an eighth of a product more.
+# One of so many tokens may be taken from the last chunk to save memory: forward then makes at most an eighth of a product more.
 _SPLIT = 16
 
 
@@ -26,7 +26,7 @@ class Chunks(NamedTuple):
     Attributes:
         total: rows in all.
         group: rows of a group: at sequence level those of the sequences whose log-probabilities are needed together, else all.
-        rows: of the largest chunk.
+        rows: of a chunk at most.
     """
 
     total: int

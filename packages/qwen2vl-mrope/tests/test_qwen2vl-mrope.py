@@ -7,7 +7,7 @@ from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
 from npu_op_qwen2vl_mrope import MultimodalRotary, apply_multimodal_rotary, apply_multimodal_rotary_reference
 from npu_op_qwen2vl_mrope.spec import SPEC
-from npu_op_runtime.rotary import launch_rotation
+from npu_op_runtime.launch import Launch
 
 
 class TestBattery(OperatorBattery):
@@ -60,12 +60,8 @@ def test_module_is_the_function():
 @pytest.mark.parametrize("mode", [mode for mode in available_modes() if mode.kernels and mode.executes], ids=lambda mode: mode.name)
 def test_angles_of_one_batch_serve_all_without_a_copy(mode, monkeypatch):
     launched = []
-
-    def launch(*arguments, **constants):
-        launched.extend(arguments[3])
-        launch_rotation(*arguments, **constants)
-
-    monkeypatch.setattr("npu_op_qwen2vl_mrope.op.launch_rotation", launch)
+    run = Launch.__call__
+    monkeypatch.setattr(Launch, "__call__", lambda launch, *tensors: launched.extend(tensors[-2:]) or run(launch, *tensors))
     q, cos, sin = (
         torch.randn(2, 2, 5, 16, device=mode.device),
         *(torch.randn(3, 1, 5, 16, device=mode.device).expand(3, 2, 5, 16) for _ in range(2)),

@@ -44,9 +44,11 @@ class CompilingKernel:
 
     arg_names = ("X", "count", "eps", "ROWS", "COLS")
 
-    def __init__(self):
+    def __init__(self, scratch=0):
         self.searched = []
         self.launched = []
+        self.by_triton = []
+        self.scratch = scratch
 
     def __getitem__(self, grid):
         def call(*args, num_warps, ROWS, COLS):
@@ -57,11 +59,23 @@ class CompilingKernel:
 
 
 class Compiled:
+    """As what Triton 3.6 compiles: `run.launch` takes addresses, `[grid]` tensors."""
+
+    function, packed_metadata = 77, (8, 1, 0)
+
     def __init__(self, kernel):
         self.kernel = kernel
+        self.run = SimpleNamespace(
+            launch=self._launch, global_scratch_size=kernel.scratch, profile_scratch_size=0, launch_cooperative_grid=False, launch_pdl=False
+        )  # fmt: skip
+
+    def _launch(self, x, y, z, stream, function, cooperative, pdl, global_scratch, profile_scratch, metadata, *rest):
+        assert (stream, function, cooperative, pdl, global_scratch, profile_scratch) == (99, 77, False, False, None, None)
+        assert metadata == (8, 1, 0) and rest[:3] == (None, None, None)  # a description of the launch, and the hooks that take it
+        self.kernel.launched.append(((x, y, z), rest[3:]))
 
     def __getitem__(self, grid):
-        return lambda *args: self.kernel.launched.append((grid, args))
+        return lambda *args: self.kernel.by_triton.append((grid, args))
 
 
 class OnCuda(torch.Tensor):
@@ -78,6 +92,8 @@ def _empty(size: int) -> torch.Tensor:
 def cuda(monkeypatch):
     """Launches as on the first CUDA device."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 99, raising=False)
+    monkeypatch.setattr("npu_op_runtime.launch._launches_are_watched", lambda: False)
     monkeypatch.setattr("npu_op_runtime.launch._compiled", {})
     monkeypatch.setattr("npu_op_runtime.launch._compiled_kernels_take_constants", lambda: True)
     return Target("cuda", 132, 0)
@@ -89,7 +105,7 @@ def test_the_like_of_an_earlier_call_goes_to_what_was_compiled_for_it(cuda):
     launch(kernel, 7, cuda, y, y, 5, 1e-5, COLS=2, ROWS=4)
     assert len(kernel.searched) == 1
     # The constants stand in the order of the kernel's parameters, whatever order the call named them in.
-    assert kernel.launched == [((7, 1, 1), (y, 5, 1e-5, 4, 2))]
+    assert kernel.launched == [((7, 1, 1), (y.data_ptr(), 5, 1e-5, 4, 2))]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +127,31 @@ def test_what_triton_might_compile_anew_for_is_left_to_triton(cuda, x, count, co
     launch(kernel, 3, cuda, first, x, count, 1e-6, **{"ROWS": 4, "COLS": 2, **constants})
     assert len(kernel.searched) == 2
     assert kernel.launched == []
+
+
+def test_a_kernel_with_scratch_memory_is_launched_by_triton(cuda):
+    kernel, x = CompilingKernel(scratch=128), _empty(8)
+    for _ in range(2):
+        launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
+    assert kernel.launched == [] and kernel.by_triton == [((3, 1, 1), (x.data_ptr(), 5, 1e-6, 4, 2))]
+
+
+def test_a_watched_launch_is_launched_by_triton_which_tells_who_watches(cuda, monkeypatch):
+    kernel, x = CompilingKernel(), _empty(8)
+    launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
+    monkeypatch.setattr("npu_op_runtime.launch._launches_are_watched", lambda: True)
+    launch(kernel, 3, cuda, x, x, 5, 1e-6, ROWS=4, COLS=2)
+    assert kernel.launched == [] and kernel.by_triton == [((3, 1, 1), (x.data_ptr(), 5, 1e-6, 4, 2))]
+
+
+@pytest.mark.parametrize("hook", [SimpleNamespace(calls=[print]), print])
+@pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
+def test_who_watches_launches_is_seen(monkeypatch, name, hook):
+    knobs = SimpleNamespace(launch_enter_hook=SimpleNamespace(calls=[]), launch_exit_hook=None)
+    monkeypatch.setattr("npu_op_runtime.launch._knobs", lambda: knobs)
+    assert not launch_module._launches_are_watched()
+    setattr(knobs, name, hook)
+    assert launch_module._launches_are_watched()
 
 
 def test_two_kernels_of_the_same_arguments_are_two(cuda):
@@ -153,7 +194,7 @@ def test_a_kept_launch_goes_to_what_was_compiled_for_it(kept):
     run(x)
     run(y)
     assert kernel.searched == [((3,), (x, 5, 1e-6), 8, 4, 2)]
-    assert kernel.launched == [((3, 1, 1), (y, 5, 1e-6, 4, 2))]
+    assert kernel.launched == [((3, 1, 1), (y.data_ptr(), 5, 1e-6, 4, 2))]
 
 
 def test_a_kept_launch_compiles_anew_for_another_alignment_and_another_kernel(kept, monkeypatch):

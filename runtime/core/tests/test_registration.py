@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from npu_op_runtime.device import offline
 from npu_op_runtime.registration import reference_gradients, register_op
@@ -34,3 +39,111 @@ def test_reference_gradients_compute_what_is_needed_only():
     assert dx.item() == 12.0
     assert dw is None
     assert not x.requires_grad
+
+
+@pytest.fixture
+def past(monkeypatch):
+    """An op that doubles, by a kernel which counts its calls, on a device that has kernels: every one. Its op triples."""
+    monkeypatch.setattr("npu_op_runtime.registration._has_kernels", lambda tensor: True)
+    calls = []
+
+    def kernel(x):
+        calls.append(x)
+        return x * 2
+
+    name = f"past{next(_numbers)}"
+    return register_op("npu_op_test", f"{name}(Tensor x) -> Tensor", kernel=kernel, reference=lambda x: x * 3, fake=torch.empty_like), calls
+
+
+_numbers = itertools.count()
+
+
+def test_a_plain_tensor_on_a_device_goes_past_the_dispatcher(past):
+    op, calls = past
+    assert op(torch.ones(2)).tolist() == [2, 2]
+    assert op(torch.nn.Parameter(torch.ones(2)).detach()).tolist() == [2, 2]
+    assert len(calls) == 2
+
+
+def test_a_tensor_on_another_device_does_not():
+    calls = []
+    op = register_op("npu_op_test", "elsewhere(Tensor x) -> Tensor", kernel=calls.append, reference=lambda x: x * 3, fake=torch.empty_like)
+    assert op(torch.ones(2)).tolist() == [3, 3]
+    assert op(torch.ones(2, device="meta")).device.type == "meta"
+    assert calls == []
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen = [*getattr(self, "seen", ()), function.name()]
+        return function(*args, **(kwargs or {}))
+
+
+def test_whoever_watches_sees_the_op(past):
+    op, calls = past
+    with Watching() as watching:
+        assert op(torch.ones(2)).tolist() == [3, 3]
+    assert any(name.startswith("npu_op_test::past") for name in watching.seen)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        op(torch.ones(2))
+    assert any(event.key.startswith("npu_op_test::past") for event in profiled.key_averages())
+    with FakeTensorMode():
+        assert op(torch.ones(2)).shape == (2,)
+    assert torch.func.vmap(op)(torch.ones(2, 3)).tolist() == [[3] * 3] * 2
+    assert torch.jit.trace(op, torch.ones(2), check_trace=False)(torch.ones(2)).tolist() == [3, 3]
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.ones(2).as_subclass(Subclass), torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.complex64).conj().imag,
+     torch._efficientzerotensor(2)],
+    ids=["subclass", "conjugate", "negative", "zero"],
+)  # fmt: skip
+def test_a_tensor_that_is_more_than_its_memory_is_dispatched(past, x):
+    op, calls = past
+    torch.testing.assert_close(torch.Tensor(op(x).resolve_conj().resolve_neg()) if x.is_floating_point() else op(x), x * 3)
+    assert calls == []
+
+
+@pytest.fixture(params=["dispatched", "past the dispatcher"])
+def doubling(request, monkeypatch):
+    """An op that writes over its first argument, as a Triton kernel does: autograd does not see it."""
+    if request.param != "dispatched":
+        monkeypatch.setattr("npu_op_runtime.registration._has_kernels", lambda tensor: True)
+
+    def kernel(x, other):
+        x.numpy()[:] *= 2
+
+    return register_op(
+        "npu_op_test", f"double{next(_numbers)}(Tensor(a!) x, Tensor(b!)? y) -> ()", kernel=kernel, reference=kernel, fake=lambda *_: None
+    )  # fmt: skip
+
+
+def test_autograd_knows_what_a_kernel_wrote_over(doubling):
+    weight = torch.ones(2, requires_grad=True)
+    with offline("Ascend910B4"):
+        x = torch.ones(2)
+        y = weight * x  # saves x
+        doubling(x, None)
+    assert x.tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_tensor_of_inference_mode_can_be_written_over(doubling):
+    with torch.inference_mode(), offline("Ascend910B4"):
+        x, other = torch.ones(2), torch.ones(2)
+        doubling(x, other)
+    assert x.tolist() == [2, 2]
+
+
+def test_a_compiled_call_holds_the_op(past):
+    op, calls = past
+    compiled = torch.compile(lambda x: op(x) + 1, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [4, 4]
+    assert calls == []

@@ -164,8 +164,6 @@ class _CrossEntropy(torch.autograd.Function):
         if ctx.inplace and not torch.compiler.is_compiling():
             gradient = logits.detach()
             cross_entropy_backward_inplace(dloss, gradient, *saved, *ctx.options)
-            # A second backward through the graph must fail, not read the gradient as logits.
-            torch.autograd.graph.increment_version(logits)
         else:
             gradient = cross_entropy_backward(dloss, logits, *saved, *ctx.options)
         return gradient, None, None, None, None, None

@@ -105,8 +105,6 @@ class _GEGLU(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         if ctx.inplace and all(ctx.needs_input_grad[:2]):  # a tensor without a gradient is not for overwriting
             geglu_backward_inplace(dy, gate, up, ctx.approximate)
-            # A second backward through the graph must fail, not read gradients as inputs.
-            torch.autograd.graph.increment_version((gate, up))
             dgate, dup = gate, up
         else:
             dgate, dup = geglu_backward(dy, gate, up, ctx.approximate, *ctx.needs_input_grad[:2])

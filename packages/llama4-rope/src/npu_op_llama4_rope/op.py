@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 
 from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_tensor
-from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import FLOATS, require_dtype
-from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import require_heads
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_llama4_rotary_reference
@@ -35,20 +33,7 @@ def apply_llama4_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
-    _check(q, k, freqs_cis, inplace)
-    if inplace:
-        require_overwritable(q=q, k=k)
-    chosen = choose(q, implementation)
-    if chosen == "eager":
-        rotated = apply_llama4_rotary_reference(q, k, freqs_cis)
-        if not inplace:
-            return rotated
-        overwrite((q, k), rotated)
-        return q, k
-    if chosen == "vendor":
-        raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
-    packed = torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis
-    return _rotated(q, k, packed, inplace=inplace)
+    return _apply(q, k, freqs_cis, inplace=inplace, implementation=implementation)
 
 
 @remembered
@@ -73,11 +58,19 @@ def _require_frequencies(q: torch.Tensor, freqs_cis: torch.Tensor) -> None:
         raise ValueError(f"freqs_cis must have shape {allowed[0]}, {allowed[1]} or {allowed[2]} (got {tuple(freqs_cis.shape)})")
 
 
-def _launch(q, k, q_out, k_out, freqs, inverse):
-    launch_rotation(
-        "npu_op_llama4_rope.kernel", "llama4_rotary_kernel", (q, k, q_out, k_out), (freqs,), q.shape[-1] // 2,
-        heads_dim=2, interleaved=True, inverse=inverse,
-    )  # fmt: skip
+def _rotation(q, freqs):
+    return {
+        "module": "npu_op_llama4_rope.kernel", "name": "llama4_rotary_kernel", "angles": (freqs,), "half": q.shape[-1] // 2,
+        "heads_dim": 2, "interleaved": True,
+    }  # fmt: skip
+
+
+def _packed(freqs_cis):
+    return (torch.view_as_real(freqs_cis.resolve_conj()).flatten(-2) if freqs_cis.is_complex() else freqs_cis,)
+
+
+def _vendor(*arguments):
+    raise NotImplementedError("implementation='vendor' cannot run: no op of torch_npu takes complex frequencies")
 
 
 def _transposed(freqs):
@@ -85,6 +78,13 @@ def _transposed(freqs):
     return ((freqs.unflatten(-1, (freqs.shape[-1] // 2, 2)) * freqs.new_tensor([1, -1])).flatten(-2),)
 
 
-_rotated = register_rotation(
-    "npu_op_llama4_rope", "Tensor freqs", launch=_launch, formula=apply_llama4_rotary_reference, transposed=_transposed
+_apply = register_rotation(
+    "npu_op_llama4_rope",
+    "Tensor freqs",
+    check=_check,
+    rotation=_rotation,
+    formula=apply_llama4_rotary_reference,
+    transposed=_transposed,
+    vendor=_vendor,
+    prepared=_packed,
 )

@@ -8,10 +8,8 @@ import torch
 
 from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import target_of
-from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import require_heads
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_multimodal_rotary_reference
@@ -49,19 +47,7 @@ def apply_multimodal_rotary(
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
     sections = checked_sections(mrope_section)
-    _check(q, k, cos, sin, tuple(sections), unsqueeze_dim, inplace)
-    if inplace:
-        require_overwritable(q=q, k=k)
-    chosen = choose(q, implementation)
-    if chosen == "eager":
-        rotated = apply_multimodal_rotary_reference(q, k, cos, sin, sections, unsqueeze_dim)
-        if not inplace:
-            return rotated
-        overwrite((q, k), rotated)
-        return q, k
-    if chosen == "vendor":
-        raise NotImplementedError("implementation='vendor' cannot run: torch_npu.npu_mrope takes positions and a cache, not cos and sin")
-    return _rotated(q, k, cos, sin, sections, unsqueeze_dim, inplace=inplace)
+    return _apply(q, k, cos, sin, sections, unsqueeze_dim, inplace=inplace, implementation=implementation)
 
 
 @remembered
@@ -81,8 +67,8 @@ def _check(q, k, cos, sin, sections, unsqueeze_dim, inplace):
     require_same_device(q=q, k=k, cos=cos, sin=sin)
 
 
-def checked_sections(mrope_section: Sequence[int]) -> list[int]:
-    """`mrope_section` as a list.
+def checked_sections(mrope_section: Sequence[int]) -> tuple[int, ...]:
+    """`mrope_section` as a tuple.
 
     Raises:
         TypeError, ValueError: it is not three sizes.
@@ -91,15 +77,19 @@ def checked_sections(mrope_section: Sequence[int]) -> list[int]:
         raise TypeError(f"mrope_section must be a list or tuple of three int (got {mrope_section!r})")
     if len(mrope_section) != 3 or min(mrope_section) < 0:
         raise ValueError(f"mrope_section must be three sizes, none below 0 (got {list(mrope_section)})")
-    return list(mrope_section)
+    return tuple(mrope_section)
 
 
-def _launch(q, k, q_out, k_out, cos, sin, sections, unsqueeze_dim, inverse):
-    launch_rotation(
-        "npu_op_qwen2vl_mrope.kernel", "multimodal_rotary_kernel", (q, k, q_out, k_out), (cos, sin), q.shape[-1] // 2,
-        heads_dim=unsqueeze_dim, interleaved=False, inverse=inverse,
-        GATHER=target_of(q).backend == "cuda", TEMPORAL=sections[0], HEIGHT=sections[1],
-    )  # fmt: skip
+def _rotation(q, cos, sin, sections, unsqueeze_dim):
+    return {
+        "module": "npu_op_qwen2vl_mrope.kernel", "name": "multimodal_rotary_kernel", "angles": (cos, sin), "half": q.shape[-1] // 2,
+        "heads_dim": unsqueeze_dim, "interleaved": False,
+        "GATHER": target_of(q).backend == "cuda", "TEMPORAL": sections[0], "HEIGHT": sections[1],
+    }  # fmt: skip
+
+
+def _vendor(*arguments):
+    raise NotImplementedError("implementation='vendor' cannot run: torch_npu.npu_mrope takes positions and a cache, not cos and sin")
 
 
 def _transposed(cos, sin, sections, unsqueeze_dim):
@@ -107,10 +97,12 @@ def _transposed(cos, sin, sections, unsqueeze_dim):
     return cos, -sin.roll(sin.shape[-1] // 2, -1), sections, unsqueeze_dim
 
 
-_rotated = register_rotation(
+_apply = register_rotation(
     "npu_op_qwen2vl_mrope",
     "Tensor cos, Tensor sin, int[] sections, int unsqueeze_dim",
-    launch=_launch,
+    check=_check,
+    rotation=_rotation,
     formula=apply_multimodal_rotary_reference,
     transposed=_transposed,
+    vendor=_vendor,
 )

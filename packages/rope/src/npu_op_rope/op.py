@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 
 from npu_op_runtime.checks import remembered, require_choice, require_same_device, require_shape, require_tensor
-from npu_op_runtime.dispatch import choose
 from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.inplace import overwrite
-from npu_op_runtime.rotary import launch_rotation, require_heads, require_overwritable
+from npu_op_runtime.rotary import require_heads
 from npu_op_runtime.rotary_ops import register_rotation
 
 from .reference import apply_rotary_reference
@@ -48,18 +46,7 @@ def apply_rotary(
         NotImplementedError: a named implementation cannot run, with the reason.
         ImportError: the kernel stack is missing or broken, with the command that mends it.
     """
-    _check(q, k, cos, sin, interleaved, unsqueeze_dim, inplace)
-    if inplace:
-        require_overwritable(q=q, k=k)
-    chosen = choose(q, implementation)
-    if chosen == "triton":
-        return _rotated(q, k, cos, sin, interleaved, unsqueeze_dim, inplace=inplace)
-    formula = apply_rotary_reference if chosen == "eager" else apply_rotary_vendor
-    rotated = formula(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
-    if not inplace:
-        return rotated
-    overwrite((q, k), rotated)
-    return q, k
+    return _apply(q, k, cos, sin, interleaved, unsqueeze_dim, inplace=inplace, implementation=implementation)
 
 
 @remembered
@@ -91,15 +78,19 @@ def _require_angles(q: torch.Tensor, cos: torch.Tensor, unsqueeze_dim: int) -> N
         raise ValueError(f"cos must have an even number of columns, at most the head_dim of q, {width} (got {cos.shape[-1]})")
 
 
-def _launch(q, k, q_out, k_out, cos, sin, interleaved, unsqueeze_dim, inverse):
-    launch_rotation(
-        "npu_op_rope.kernel", "rotary_kernel", (q, k, q_out, k_out), (cos, sin), cos.shape[-1] // 2,
-        heads_dim=unsqueeze_dim, interleaved=interleaved, inverse=inverse,
-    )  # fmt: skip
+def _rotation(q, cos, sin, interleaved, unsqueeze_dim):
+    return {
+        "module": "npu_op_rope.kernel", "name": "rotary_kernel", "angles": (cos, sin), "half": cos.shape[-1] // 2,
+        "heads_dim": unsqueeze_dim, "interleaved": interleaved,
+    }  # fmt: skip
 
 
 def _formula(q, k, cos, sin, interleaved, unsqueeze_dim):
     return apply_rotary_reference(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
+
+
+def _vendor(q, k, cos, sin, interleaved, unsqueeze_dim):
+    return apply_rotary_vendor(q, k, cos, sin, interleaved=interleaved, unsqueeze_dim=unsqueeze_dim)
 
 
 def _transposed(cos, sin, interleaved, unsqueeze_dim):
@@ -109,10 +100,12 @@ def _transposed(cos, sin, interleaved, unsqueeze_dim):
     return cos, -swapped, interleaved, unsqueeze_dim
 
 
-_rotated = register_rotation(
+_apply = register_rotation(
     "npu_op_rope",
     "Tensor cos, Tensor sin, bool interleaved, int unsqueeze_dim",
-    launch=_launch,
+    check=_check,
+    rotation=_rotation,
     formula=_formula,
     transposed=_transposed,
+    vendor=_vendor,
 )

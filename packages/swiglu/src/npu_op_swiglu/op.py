@@ -115,8 +115,6 @@ class _SwiGLU(torch.autograd.Function):
         gate, up = ctx.saved_tensors
         if ctx.inplace and all(ctx.needs_input_grad[:2]):  # a tensor without a gradient is not for overwriting
             swiglu_backward_inplace(dy, gate, up, *ctx.multipliers)
-            # A second backward through the graph must fail, not read gradients as inputs.
-            torch.autograd.graph.increment_version((gate, up))
             dgate, dup = gate, up
         else:
             dgate, dup = swiglu_backward(dy, gate, up, *ctx.multipliers, *ctx.needs_input_grad[:2])

@@ -58,6 +58,11 @@ def cuda_form() -> Iterator[None]:
         _cuda_form = before
 
 
+def in_cuda_form() -> bool:
+    """Whether interpreted kernels have the form of CUDA."""
+    return _cuda_form
+
+
 def interpreting() -> bool:
     """Whether Triton runs its kernels in the interpreter (it reads the variable when a kernel is defined)."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"

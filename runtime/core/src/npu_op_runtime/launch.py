@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -14,10 +14,42 @@ from .stack import triton_problem
 from .tiling import MAX_GRID
 
 
-class _Compiled(NamedTuple):
-    kernel: Any  # held, so that no other kernel gets its id
-    compiled: Any
-    constants: tuple[Any, ...]
+class _Compiled:
+    """What Triton compiled for the like of a call, with what every launch of it shares.
+
+    A launch goes to the function that Triton made for these arguments, with addresses for tensors: Triton's own way there makes a
+    description of each launch for its hooks, whether there are any or not, and asks the driver where each tensor lies.
+    """
+
+    def __init__(self, kernel: Any, compiled: Any, constants: tuple[Any, ...]) -> None:
+        self._kernel = kernel  # held, so that no other kernel gets its id
+        self._compiled, self._constants = compiled, constants
+        launcher = compiled.run
+        self._launch = launcher.launch
+        self._scratch = launcher.global_scratch_size or launcher.profile_scratch_size
+        options = compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl
+        self._shared = (*options, None, None, compiled.packed_metadata, None, None, None)
+
+    def __call__(self, programs: int, device: int, args: tuple[Any, ...]) -> None:
+        """Takes the kernel's arguments but its constants, addresses for tensors."""
+        if self._scratch or _launches_are_watched():
+            self._compiled[(programs, 1, 1)](*args, *self._constants)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        self._launch(programs, 1, 1, stream, *self._shared, *args, *self._constants)
+
+
+@functools.cache
+def _knobs() -> Any:
+    return importlib.import_module("triton").knobs.runtime
+
+
+def _launches_are_watched() -> bool:
+    """Whether somebody, a profiler say, has hooked into Triton's launches."""
+    knobs = _knobs()
+    enter, leave = knobs.launch_enter_hook, knobs.launch_exit_hook
+    # A chain of hooks, or what somebody put in its place.
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 # By everything that Triton compiles a kernel for.
@@ -58,8 +90,8 @@ class Launch:
     ) -> None:
         self._module, self._name, self._programs, self._target = module, name, programs, target
         self._numbers, self._num_warps, self._constants = numbers, num_warps, constants
-        # By device and alignment, which Triton compiles for; with the kernel, so that no other gets its id.
-        self._ready: dict[tuple[int | None, ...], tuple[Any, Any, tuple[Any, ...]]] = {}
+        # By kernel, device and alignments, which Triton compiles for.
+        self._ready: dict[tuple[int | None, ...], _Compiled] = {}
 
     def __call__(self, *tensors: torch.Tensor | None) -> None:
         anchor = tensors[0] if tensors[0] is not None else next(tensor for tensor in tensors if tensor is not None)
@@ -67,17 +99,17 @@ class Launch:
         key: tuple[int | None, ...] = ()
         if self._target.backend == "cuda":
             device = anchor.device.index
-            key = (id(kernel), device, *[None if tensor is None else tensor.data_ptr() % 16 for tensor in tensors])
+            addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+            key = (id(kernel), device, *[None if address is None else address % 16 for address in addresses])
             ready = self._ready.get(key)
             if ready is not None and device == torch.cuda.current_device():
-                _, run, rest = ready
-                run(*tensors, *rest)
+                ready(self._programs, device, (*addresses, *self._numbers))
                 return
         found = launch(
             kernel, self._programs, self._target, anchor, *tensors, *self._numbers, num_warps=self._num_warps, **self._constants
         )  # fmt: skip
         if found is not None:
-            self._ready[key] = kernel, found.compiled[(self._programs, 1, 1)], (*self._numbers, *found.constants)
+            self._ready[key] = found
 
 
 def dtypes_of(*tensors: torch.Tensor | None) -> tuple[torch.dtype | None, ...]:
@@ -137,7 +169,7 @@ def _launch_cuda(
     key = (id(kernel), device, num_warps, *constants, *constants.values(), *operands)
     found = _compiled.get(key)
     if found is not None:
-        found.compiled[(programs, 1, 1)](*args, *found.constants)
+        found(programs, device, tuple([arg.data_ptr() if isinstance(arg, torch.Tensor) else arg for arg in args]))
         return found
     compiled = kernel[(programs,)](*args, num_warps=num_warps, **constants)
     if len(_compiled) >= _MAX_COMPILED:  # more, where threads have added theirs at once

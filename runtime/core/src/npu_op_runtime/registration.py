@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from torch.autograd import forward_ad
 
 from .device import kernels_on_cpu
 
@@ -32,15 +33,19 @@ def register_op(
     name, _, signature = schema.partition("(")
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
+    if written := _positions(signature, lambda argument: "!" in argument):
+        kernel = _counting(kernel, written)
     implementations = _Implementations(kernel, reference, fake)
     _define(library, namespace, name, schema, implementations)
     packet = getattr(getattr(torch.ops, namespace), name)
-    positions = [i for i, argument in enumerate(signature.partition(")")[0].split(",")) if argument.split()[0] == "float"]
+    call = _past_dispatcher(packet.default, kernel)
+    positions = _positions(signature, _is_float)
     if not positions:
-        return cast("Callable[..., Any]", packet.default)
-    packed_schema = f"{name}.packed({', '.join(_without_floats(signature))}, Tensor floats){signature.partition(')')[2]}"
+        return call
+    others = [argument for argument in _arguments(signature) if not _is_float(argument)]
+    packed_schema = f"{name}.packed({', '.join(others)}, Tensor floats) -> {signature.partition(' -> ')[2]}"
     _define(library, namespace, f"{name}.packed", packed_schema, implementations.with_floats_at(positions))
-    return _SymbolicFloats(packet.default, packet.packed, positions)
+    return _SymbolicFloats(call, packet.packed, positions)
 
 
 def register_composite(namespace: str, schema: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,6 +66,60 @@ def register_composite(namespace: str, schema: str, function: Callable[..., Any]
         return op(*args) if torch.compiler.is_compiling() else function(*args)
 
     return call
+
+
+def _counting(kernel: Callable[..., Any], written: list[int]) -> Callable[..., Any]:
+    """`kernel`, which also counts a version of what it writes over, as PyTorch's own ops do: a Triton kernel tells autograd nothing."""
+
+    def call(*args: Any) -> Any:
+        results = kernel(*args)
+        # A tensor of inference mode has no version.
+        torch.autograd.graph.increment_version([args[i] for i in written if args[i] is not None and not args[i].is_inference()])
+        return results
+
+    return call
+
+
+def _past_dispatcher(op: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`op`, but straight to its kernel where PyTorch's dispatcher, which takes longer than a launch, has nothing else to do."""
+
+    def call(*args: Any) -> Any:
+        return kernel(*args) if _dispatches_to_kernel(args) else op(*args)
+
+    return call
+
+
+def observed() -> bool:
+    """Whether something traces, transforms, differentiates forward or profiles what is called, and must be told of each op."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd._profiler_enabled()
+    )
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its memory: no subclass, nor a conjugate or the like that is a mark on it for the dispatcher to work out."""
+    known = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    return known and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+
+
+def _dispatches_to_kernel(args: tuple[Any, ...]) -> bool:
+    """Whether nothing observes the call and every tensor is a plain one on a device with kernels."""
+    if observed():
+        return False
+    for arg in args:  # noqa: SIM110 - all() of a generator takes three times as long
+        if isinstance(arg, torch.Tensor) and not (_has_kernels(arg) and is_plain(arg)):
+            return False
+    return True
+
+
+def _has_kernels(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda or tensor.device.type == "npu"
 
 
 @dataclass(frozen=True)
@@ -128,8 +187,17 @@ def _define(library: torch.library.Library, namespace: str, name: str, schema: s
     torch.library.register_fake(f"{namespace}::{name}", implementations.fake, lib=library)
 
 
-def _without_floats(signature: str) -> list[str]:
-    return [argument.strip() for argument in signature.partition(")")[0].split(",") if argument.split()[0] != "float"]
+def _arguments(signature: str) -> list[str]:
+    """Type and name of each argument; `signature` is a schema behind its opening parenthesis."""
+    return [argument.strip() for argument in signature.partition(" -> ")[0].rpartition(")")[0].split(",")]
+
+
+def _positions(signature: str, holds: Callable[[str], bool]) -> list[int]:
+    return [i for i, argument in enumerate(_arguments(signature)) if holds(argument)]
+
+
+def _is_float(argument: str) -> bool:
+    return argument.startswith("float ")
 
 
 def reference_gradients(

@@ -114,15 +114,11 @@ def require_overwritable(**tensors: torch.Tensor | None) -> None:
         ValueError: naming the argument and its strides.
     """
     for argument, tensor in tensors.items():
-        if tensor is not None and not _readable(tensor, range(tensor.dim() - 1)):
+        if tensor is not None and not _walkable(tensor.shape, tensor.stride(), range(tensor.dim() - 1)):
             raise ValueError(
                 f"{argument} must have a contiguous last dimension and no expanded one to be written in place"
                 f" (got strides {tensor.stride()})"
             )
-
-
-def _readable(tensor: torch.Tensor, spaced: Iterable[int]) -> bool:
-    return _walkable(tensor.shape, tensor.stride(), spaced)
 
 
 def _walkable(shape: Sequence[int], strides: Sequence[int], spaced: Iterable[int]) -> bool:
@@ -161,23 +157,15 @@ def launch_rotation(
     q, k, *outputs = heads
     if q is None or (q.numel() == 0 and (k is None or k.numel() == 0)):
         return
-    target = target_of(q)
-    words = interleaved and target.backend != "cuda" and all(_in_words(tensor) for tensor in heads if tensor is not None)
-    run = _rotation(
-        module, name, target, q.dtype, None if k is None else k.dtype, words, outputs[0] is q, k_apart, interleaved, inverse, heads_dim,
-        half, tuple(constants.items()),
-        tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in heads]),
-        tuple([(angle.shape, angle.stride(), angle.dtype) for angle in angles]),
-    )  # fmt: skip
+    rotation = {"heads_dim": heads_dim, "interleaved": interleaved, "inverse": inverse, "k_apart": k_apart, **constants}
+    words = interleaved and target_of(q).backend != "cuda" and all(_in_words(tensor) for tensor in heads if tensor is not None)
+    run = rotation_of(module, name, heads, angles, half, words=words, **rotation)
     if run is None:
         # One copy of each: in place stays in place.
         copies = {id(tensor): _contiguous(tensor, _SPACED_HEADS) for tensor in (q, k) if tensor is not None}
         copies |= {id(tensor): _contiguous(tensor, _SPACED_OUTPUTS) for tensor in outputs if tensor is not None}
         walkable = [None if tensor is None else copies[id(tensor)] for tensor in heads]
-        launch_rotation(
-            module, name, walkable, [_contiguous(angle, _SPACED_ANGLES) for angle in angles], half,
-            heads_dim=heads_dim, interleaved=interleaved, inverse=inverse, k_apart=k_apart, **constants,
-        )  # fmt: skip
+        launch_rotation(module, name, walkable, [_contiguous(angle, _SPACED_ANGLES) for angle in angles], half, **rotation)
         overwrite(outputs, walkable[2:])
         return
     if words:
@@ -185,8 +173,33 @@ def launch_rotation(
     run(*heads, *angles)
 
 
+def rotation_of(
+    module: str,
+    name: str,
+    heads: Sequence[torch.Tensor | None],
+    angles: Sequence[torch.Tensor],
+    half: int,
+    *,
+    heads_dim: int,
+    interleaved: bool,
+    inverse: bool,
+    k_apart: bool = False,
+    words: bool = False,
+    **constants: Any,
+) -> Launch | None:
+    """The launch for tensors like these, which takes `heads`, as int32 if `words`, and `angles`; None if one must be copied first."""
+    q, k, q_out, _ = heads
+    assert q is not None
+    return _rotation(
+        module, name, target_of(q), q.dtype, None if k is None else k.dtype, words, q_out is q, k_apart, interleaved, inverse, heads_dim,
+        half, tuple(constants.items()),
+        tuple([None if tensor is None else (tensor.shape, tensor.stride()) for tensor in heads]),
+        tuple([(angle.shape, angle.stride(), angle.dtype) for angle in angles]),
+    )  # fmt: skip
+
+
 def _contiguous(tensor: torch.Tensor, spaced: Iterable[int]) -> torch.Tensor:
-    return tensor if _readable(tensor, spaced) else tensor.contiguous()
+    return tensor if _walkable(tensor.shape, tensor.stride(), spaced) else tensor.contiguous()
 
 
 # Kept, because working it out takes longer than the rest of a launch; every number of tokens has one of its own.

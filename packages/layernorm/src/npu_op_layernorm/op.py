@@ -11,7 +11,7 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.dtypes import itemsize_of, require_dtype
 from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
@@ -136,10 +136,6 @@ def _column_tiles(streams: int, itemsize: int) -> tuple[Buffer, ...]:
     return (*(Buffer(itemsize, streamed=True),) * streams, *(Buffer(4),) * 3, *(Buffer(4, "columns", streamed=True),) * 4)
 
 
-def _itemsize(dtype: torch.dtype | None) -> int:
-    return 0 if dtype is None else dtype.itemsize
-
-
 def _forward_kernel(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, save: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -164,7 +160,7 @@ def _forward_launch(
     target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool, eps: float, save: bool
 ) -> Launch:
     """For x, weight and bias of these dtypes."""
-    plan = _forward_plan(target, n_cols, *map(_itemsize, dtypes))
+    plan = _forward_plan(target, n_cols, *map(itemsize_of, dtypes))
     outer, middle, inner = numbers[:3]
     # Mean and rstd have the same strides.
     numbers = (*numbers, 0, 0, 0)[:12]
@@ -226,7 +222,7 @@ def _backward_launch(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Launch, int]:  # fmt: skip
     """The launch for x, weight and dy of these dtypes, and how many programs it has: rows of partial sums."""
-    plan = _backward_plan(target, n_cols, *map(_itemsize, dtypes[:2]))
+    plan = _backward_plan(target, n_cols, *map(itemsize_of, dtypes[:2]))
     (outer, middle, inner), strides = numbers[:3], numbers[3:]
     # Mean and rstd have the same strides, and come behind dx.
     x_and_dy, statistics, dx = strides[:6], strides[6:9], (*strides, 0, 0, 0)[12:15]

@@ -10,7 +10,7 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_choice, require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import require_dtype
+from npu_op_runtime.dtypes import itemsize_of, require_dtype
 from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
@@ -128,10 +128,6 @@ def _column_tile_buffers(streams: int, itemsize: int) -> tuple[Buffer, ...]:
     return (Buffer(itemsize, streamed=True),) * streams + (Buffer(4), Buffer(4), Buffer(4, "columns", streamed=True))
 
 
-def _itemsize(dtype: torch.dtype | None) -> int:
-    return 0 if dtype is None else dtype.itemsize
-
-
 def _forward_kernel(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float, casting: str, save_rstd: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,7 +151,7 @@ def _forward_launch(
     casting: str, save: bool,
 ) -> Launch:  # fmt: skip
     """For x and weight of these dtypes."""
-    plan = _forward_plan(target, n_cols, *map(_itemsize, dtypes), casting)
+    plan = _forward_plan(target, n_cols, *map(itemsize_of, dtypes), casting)
     outer, middle, inner = numbers[:3]
     numbers = (*numbers, 0, 0, 0)[:12]
     constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1, "CASTING": casting}
@@ -213,7 +209,7 @@ def _backward_launch(
     need_dx: bool, need_dweight: bool,
 ) -> tuple[Launch, int]:  # fmt: skip
     """The launch for x, weight and dy of these dtypes, and how many programs it has: rows of partial sums."""
-    plan = _backward_plan(target, n_cols, *map(_itemsize, dtypes[:2]))
+    plan = _backward_plan(target, n_cols, *map(itemsize_of, dtypes[:2]))
     (outer, middle, inner), strides = numbers[:3], (*numbers[3:], 0, 0, 0)
     # rstd's come behind dx's.
     strides = (*strides[:6], *strides[9:12], *strides[6:9])

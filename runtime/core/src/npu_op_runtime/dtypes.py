@@ -14,6 +14,11 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def itemsize_of(dtype: torch.dtype | None) -> int:
+    """Bytes of an element; 0 for a tensor that is not given (`launch.dtypes_of` says None)."""
+    return 0 if dtype is None else dtype.itemsize
+
+
 def short_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

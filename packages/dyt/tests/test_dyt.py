@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from npu_op_dyt import DyT, dyt, dyt_reference
-from npu_op_dyt.op import _plan
+from npu_op_dyt.op import _backward_launch, _forward_launch, _plan
 from npu_op_dyt.spec import SPEC
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
@@ -101,3 +101,22 @@ def test_vendor_says_why_it_cannot_run():
 def test_eager_is_the_reference():
     x, alpha, gamma, beta = torch.randn(4, 16), torch.randn(1), torch.randn(16), torch.randn(16)
     assert torch.equal(dyt(x, alpha, gamma, beta, implementation="eager"), dyt_reference(x, alpha, gamma, beta))
+
+
+@pytest.mark.parametrize("mode", [mode for mode in EXECUTED if mode.kernels], ids=lambda mode: mode.name)
+def test_a_launch_is_kept_for_the_like_of_a_call(mode):
+    """The same sizes with another dtype of alpha are another call: on CUDA a launch holds what was compiled for its dtypes."""
+    x, alpha, gamma = torch.randn(7, 32), torch.ones(1), torch.randn(32)
+
+    def misses(alpha):
+        before = [kept.cache_info().misses for kept in (_forward_launch, _backward_launch)]
+        leaf = x.to(mode.device).requires_grad_()
+        with mode.enter():
+            dyt(leaf, alpha.to(mode.device), gamma.to(mode.device)).sum().backward()
+        return [kept.cache_info().misses - count for kept, count in zip((_forward_launch, _backward_launch), before)]
+
+    _forward_launch.cache_clear()
+    _backward_launch.cache_clear()
+    assert misses(alpha) == [1, 1]
+    assert misses(alpha) == [0, 0]
+    assert misses(alpha.bfloat16()) == [1, 1]

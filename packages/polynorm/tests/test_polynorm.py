@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_polynorm import PolyNorm, poly_norm, poly_norm_reference
-from npu_op_polynorm.op import _backward_plan
+from npu_op_polynorm.op import _backward_launch, _backward_plan, _forward_launch
 from npu_op_polynorm.spec import SPEC
 from npu_op_runtime.device import Target
 
@@ -74,3 +75,22 @@ def test_vendor_says_why_it_cannot_run():
 def test_eager_is_the_reference():
     x, weight, bias = torch.randn(4, 16), torch.randn(3), torch.randn(1)
     assert torch.equal(poly_norm(x, weight, bias, implementation="eager"), poly_norm_reference(x, weight, bias))
+
+
+@pytest.mark.parametrize("mode", [mode for mode in available_modes() if mode.executes and mode.kernels], ids=lambda mode: mode.name)
+def test_a_launch_is_kept_for_the_like_of_a_call(mode):
+    """The same sizes with another dtype of the weight are another call: on CUDA a launch holds what was compiled for its dtypes."""
+    x, weight = torch.randn(7, 32), torch.ones(3)
+
+    def misses(weight):
+        before = [kept.cache_info().misses for kept in (_forward_launch, _backward_launch)]
+        leaf = x.to(mode.device).requires_grad_()
+        with mode.enter():
+            poly_norm(leaf, weight.to(mode.device)).sum().backward()
+        return [kept.cache_info().misses - count for kept, count in zip((_forward_launch, _backward_launch), before)]
+
+    _forward_launch.cache_clear()
+    _backward_launch.cache_clear()
+    assert misses(weight) == [1, 1]
+    assert misses(weight) == [0, 0]
+    assert misses(weight.bfloat16()) == [1, 1]

@@ -11,8 +11,8 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.dtypes import itemsize_of, require_dtype
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_op
 from npu_op_runtime.rows import rows_of
@@ -154,18 +154,25 @@ def _forward_kernel(x: torch.Tensor, alpha: torch.Tensor, gamma: torch.Tensor, b
     target = target_of(x)
     # The kernel walks parameters with stride 1; a row of a matrix, say, has another.
     gamma, beta = gamma.contiguous(), None if beta is None else beta.contiguous()
-    plan = _plan(target, x.shape[-1], x.element_size(), backward=False)
     rows = rows_of((x,), (y,))
-    shares = _shares(target, plan, rows.blocks, rows.inner, persistent=False)
     x_in, y_out = rows.tensors
-    launch(
-        load_kernels(_KERNELS, target.backend).dyt_forward_kernel, shares * plan.strips, target, x,
-        x_in, alpha, gamma, beta, y_out, shares, rows.outer, rows.middle, rows.inner, *rows.flat_strides,
-        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
-        OVERLAP=plan.overlap, ONE_BLOCK=rows.blocks == 1, HAS_BETA=beta is not None,
-    )  # fmt: skip
+    run = _forward_launch(target, x.shape[-1], dtypes_of(x, alpha, gamma, beta), rows.numbers)
+    run(x_in, alpha, gamma, beta, y_out)
     rows.write_back()
     return y
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _forward_launch(target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...]) -> Launch:
+    """For x, alpha, gamma and beta of these dtypes."""
+    plan = _plan(target, n_cols, itemsize_of(dtypes[0]), backward=False)
+    outer, middle, inner = numbers[:3]
+    shares = _shares(target, plan, outer * middle, inner, persistent=False)
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "STRIPS": plan.strips, "OVERLAP": plan.overlap}
+    constants |= {"ONE_BLOCK": outer * middle == 1, "HAS_BETA": dtypes[3] is not None}
+    grid = shares * plan.strips
+    return Launch(_KERNELS, "dyt_forward_kernel", grid, target, (shares, *numbers), num_warps=plan.num_warps, **constants)
 
 
 def _forward_reference(x, alpha, gamma, beta):
@@ -185,26 +192,34 @@ def _backward_kernel(
         return dx, dalpha.zero_(), dcolumns.zero_()
     target = target_of(x)
     gamma = gamma.contiguous()
-    plan = _plan(target, x.shape[-1], x.element_size(), backward=True)
     rows = rows_of((x, dy), (dx,) if need_dx else ())
-    shares = _shares(target, plan, rows.blocks, rows.inner, persistent=True)
-    partials = x.new_empty((shares, dcolumns.numel() + plan.strips * need_dalpha), dtype=torch.float32)
+    needs = need_dx, need_dalpha, need_dgamma, need_dbeta
+    run, shares, strips = _backward_launch(target, x.shape[-1], dtypes_of(x, alpha, gamma, dy), rows.numbers, needs)
+    scalar_columns = strips if need_dalpha else 0
+    partials = x.new_empty((shares, dcolumns.numel() + scalar_columns), dtype=torch.float32)
     x_in, dy_in, dx_out = (*rows.tensors, None)[:3]
-    strides = (*rows.flat_strides, 0, 0, 0)[:9]
-    launch(
-        load_kernels(_KERNELS, target.backend).dyt_backward_kernel, shares * plan.strips, target, x,
-        x_in, alpha, gamma, dy_in, dx_out, partials, shares, rows.outer, rows.middle, rows.inner, *strides,
-        num_warps=plan.num_warps, n_cols=x.shape[-1], ROWS=plan.rows, COLS=plan.cols, STRIPS=plan.strips,
-        OVERLAP=plan.overlap, ONE_BLOCK=rows.blocks == 1,
-        NEED_DX=need_dx, NEED_DALPHA=need_dalpha, NEED_DGAMMA=need_dgamma, NEED_DBETA=need_dbeta,
-    )  # fmt: skip
+    run(x_in, alpha, gamma, dy_in, dx_out, partials)
     rows.write_back()
     if partials.shape[1] == 0:
         return dx, dalpha, dcolumns
-    sums = sum_partials(
-        partials, dcolumns.dtype, target, scalar=dalpha if need_dalpha else None, scalar_columns=plan.strips if need_dalpha else 0
-    )
+    sums = sum_partials(partials, dcolumns.dtype, target, scalar=dalpha if need_dalpha else None, scalar_columns=scalar_columns)
     return dx, dalpha, sums.view_as(dcolumns)
+
+
+@functools.lru_cache(maxsize=4096)
+def _backward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], needs: tuple[bool, bool, bool, bool]
+) -> tuple[Launch, int, int]:
+    """The launch for x, alpha, gamma and dy of these dtypes, its shares of the rows (rows of partial sums) and its strips."""
+    plan = _plan(target, n_cols, itemsize_of(dtypes[0]), backward=True)
+    outer, middle, inner = numbers[:3]
+    shares = _shares(target, plan, outer * middle, inner, persistent=True)
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "STRIPS": plan.strips, "OVERLAP": plan.overlap}
+    constants |= {"ONE_BLOCK": outer * middle == 1}
+    constants |= dict(zip(("NEED_DX", "NEED_DALPHA", "NEED_DGAMMA", "NEED_DBETA"), needs))
+    numbers = (shares, *numbers, 0, 0, 0)[:13]
+    run = Launch(_KERNELS, "dyt_backward_kernel", shares * plan.strips, target, numbers, num_warps=plan.num_warps, **constants)
+    return run, shares, plan.strips
 
 
 def _backward_reference(dy, x, alpha, gamma, beta, need_dx, need_dalpha, need_dgamma, need_dbeta):

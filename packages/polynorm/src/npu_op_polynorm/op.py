@@ -10,8 +10,8 @@ from npu_op_runtime.autograd import once_differentiable, tracked
 from npu_op_runtime.checks import require_number, require_same_device, require_shape, require_tensor
 from npu_op_runtime.device import Target, target_of
 from npu_op_runtime.dispatch import choose
-from npu_op_runtime.dtypes import require_dtype
-from npu_op_runtime.launch import launch, load_kernels
+from npu_op_runtime.dtypes import itemsize_of, require_dtype
+from npu_op_runtime.launch import Launch, dtypes_of
 from npu_op_runtime.partials import sum_partials, sums_dtype
 from npu_op_runtime.registration import reference_gradients, register_composite, register_op
 from npu_op_runtime.rows import rows_of
@@ -119,25 +119,32 @@ def _forward_kernel(
         return y, *statistics
     target = target_of(x)
     weight = weight.contiguous()  # the kernel reads its elements side by side
-    plan = _plan(target, x.shape[-1], x.element_size(), 2)
     rows = rows_of((x,), (y, *(statistic.unsqueeze(-1) for statistic in statistics)) if save else (y,))
     x_in, y_out, *statistics_out = rows.tensors if save else (*rows.tensors, *statistics)
-    # The statistics have the same strides.
-    strides = (*rows.flat_strides, 0, 0, 0)[:9]
-    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    constants |= {"HAS_BIAS": bias is not None, "SAVE": save}
-    kernels = load_kernels(_KERNELS, target.backend)
-    kernel = kernels.poly_norm_forward_wide_kernel
-    if plan.resident:
-        kernel = kernels.poly_norm_forward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ONE_TILE": target.backend == "cuda"}
-    launch(
-        kernel, programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=False), target, x,
-        x_in, weight, bias, y_out, *statistics_out, rows.outer, rows.middle, rows.inner, *strides, eps,
-        num_warps=plan.num_warps, **constants,
-    )  # fmt: skip
+    run = _forward_launch(target, x.shape[-1], dtypes_of(x, weight, bias), rows.numbers, rows.dense, eps, save)
+    run(x_in, weight, bias, y_out, *statistics_out)
     rows.write_back()
     return y, *statistics
+
+
+# Kept, because working it out takes longer than the rest of a launch; every number of rows has one of its own.
+@functools.lru_cache(maxsize=4096)
+def _forward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool, eps: float, save: bool
+) -> Launch:
+    """For x, weight and bias of these dtypes."""
+    plan = _plan(target, n_cols, itemsize_of(dtypes[0]), 2)
+    outer, middle, inner = numbers[:3]
+    # The statistics have the same strides.
+    numbers = (*numbers, 0, 0, 0)[:12]
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
+    constants |= {"HAS_BIAS": dtypes[2] is not None, "SAVE": save}
+    name = "poly_norm_forward_wide_kernel"
+    if plan.resident:
+        name = "poly_norm_forward_kernel"
+        constants |= {"FOLD": plan.fold, "DENSE": dense, "ONE_TILE": target.backend == "cuda"}
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=False)
+    return Launch(_KERNELS, name, grid, target, (*numbers, eps), num_warps=plan.num_warps, **constants)
 
 
 def _forward_reference(x, weight, bias, eps, save):
@@ -161,27 +168,35 @@ def _backward_kernel(
         return dx, sums.zero_()
     target = target_of(x)
     weight = weight.contiguous()
-    plan, roomy = _backward_plan(target, x.shape[-1], x.element_size())
     rows = rows_of((x, dy, *(statistic.unsqueeze(-1) for statistic in (r1, r2, r3))), (dx,) if need_dx else ())
     x_in, dy_in, *statistics = rows.tensors[:5]
-    x_strides, dy_strides, statistic_strides = rows.strides[:3]
-    dx_out, dx_strides = (rows.tensors[5], rows.strides[5]) if need_dx else (None, (0, 0, 0))
-    grid = programs(target, plan.row_tiles(rows.blocks, rows.inner), persistent=True)
+    needs = need_dx, need_dweight, need_dbias
+    run, grid = _backward_launch(target, x.shape[-1], dtypes_of(x, weight, dy), rows.numbers, rows.dense, needs)
     partials = x.new_empty((grid, sums.numel()), dtype=torch.float32)
-    constants = {"n_cols": x.shape[-1], "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": rows.blocks == 1}
-    constants |= {"NEED_DX": need_dx, "NEED_DWEIGHT": need_dweight, "NEED_DBIAS": need_dbias}
-    kernels = load_kernels(_KERNELS, target.backend)
-    kernel = kernels.poly_norm_backward_wide_kernel
-    if plan.resident:
-        kernel = kernels.poly_norm_backward_kernel
-        constants |= {"FOLD": plan.fold, "DENSE": rows.dense, "ROOMY": roomy}
-    launch(
-        kernel, grid, target, x,
-        x_in, weight, dy_in, *statistics, dx_out, partials, rows.outer, rows.middle, rows.inner,
-        *x_strides, *dy_strides, *dx_strides, *statistic_strides, num_warps=plan.num_warps, **constants,
-    )  # fmt: skip
+    run(x_in, weight, dy_in, *statistics, rows.tensors[5] if need_dx else None, partials)
     rows.write_back()
     return dx, sum_partials(partials, sums.dtype, target) if need_dweight or need_dbias else sums
+
+
+@functools.lru_cache(maxsize=4096)
+def _backward_launch(
+    target: Target, n_cols: int, dtypes: tuple[torch.dtype | None, ...], numbers: tuple[int, ...], dense: bool,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Launch, int]:  # fmt: skip
+    """The launch for x, weight and dy of these dtypes, and how many programs it has: rows of partial sums."""
+    plan, roomy = _backward_plan(target, n_cols, itemsize_of(dtypes[0]))
+    (outer, middle, inner), strides = numbers[:3], numbers[3:]
+    # The three statistics have the same strides, and come before dx's.
+    x_and_dy, statistics, dx = strides[:6], strides[6:9], (*strides, 0, 0, 0)[15:18]
+    grid = programs(target, plan.row_tiles(outer * middle, inner), persistent=True)
+    constants = {"n_cols": n_cols, "ROWS": plan.rows, "COLS": plan.cols, "ONE_BLOCK": outer * middle == 1}
+    constants |= dict(zip(("NEED_DX", "NEED_DWEIGHT", "NEED_DBIAS"), needs))
+    name = "poly_norm_backward_wide_kernel"
+    if plan.resident:
+        name = "poly_norm_backward_kernel"
+        constants |= {"FOLD": plan.fold, "DENSE": dense, "ROOMY": roomy}
+    numbers = (outer, middle, inner, *x_and_dy, *dx, *statistics)
+    return Launch(_KERNELS, name, grid, target, numbers, num_warps=plan.num_warps, **constants), grid
 
 
 def _backward_reference(dy, x, weight, bias, r1, r2, r3, eps, need_dx, need_dweight, need_dbias):

@@ -38,11 +38,7 @@ class Rows(NamedTuple):
     @property
     def numbers(self) -> tuple[int, ...]:
         """`outer`, `middle`, `inner`, then the strides of each tensor: what a kernel takes."""
-        return (self.outer, self.middle, self.inner, *self.flat_strides)
-
-    @property
-    def flat_strides(self) -> tuple[int, ...]:
-        return tuple([stride for strides in self.strides for stride in strides])
+        return (self.outer, self.middle, self.inner, *[stride for strides in self.strides for stride in strides])
 
     def write_back(self) -> None:
         for output, copy in self.copied_outputs:

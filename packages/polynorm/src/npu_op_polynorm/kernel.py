@@ -325,7 +325,8 @@ def poly_norm_backward_wide_kernel(
             x = tl.load(x_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             dy = tl.load(dy_base + (start + cols)[None, :], mask=mask, other=0.0).to(tl.float32)
             product = dy * x
-            d0 += dy
+            if NEED_DBIAS:
+                d0 += dy
             second = product * x
             products += product
             third = second * x
@@ -333,9 +334,11 @@ def poly_norm_backward_wide_kernel(
             thirds += third
         s1, s2, s3 = tl.sum(products, axis=1) * r1, tl.sum(seconds, axis=1) * r2, tl.sum(thirds, axis=1) * r3
         e3, e2, e1 = s3 * q3, s2 * q2, s1 * q1
-        d1 += s1
-        d2 += s2
-        d3 += s3
+        if NEED_DWEIGHT:
+            # Carried but read by nothing, they make triton-ascend 3.2.0 refuse the masked loads above.
+            d1 += s1
+            d2 += s2
+            d3 += s3
         if NEED_DX:
             dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
             for start in range(0, n_cols, COLS):

@@ -91,3 +91,21 @@ def test_vendor_says_why_it_cannot_run():
 def test_eager_is_the_reference():
     x, weight, bias = torch.randn(4, 16), torch.randn(16), torch.randn(16)
     assert torch.equal(layer_norm(x, weight, bias, implementation="eager"), layer_norm_reference(x, weight, bias))
+
+
+@pytest.mark.parametrize("width", (512, 20001))
+@pytest.mark.parametrize("needs", ((True, False, False), (False, True, False), (False, False, True)))
+@pytest.mark.parametrize("mode", [mode for mode in EXECUTED if mode.kernels], ids=lambda mode: mode.name)
+def test_a_gradient_is_the_same_whatever_others_are_wanted(mode, needs, width):
+    """Of rows wider than UB, backward for the parameters alone did not compile."""
+    given = torch.randn(3, width).bfloat16(), torch.randn(width), torch.randn(width)
+    dy = torch.randn(3, width).bfloat16().to(mode.device)
+
+    def gradients(needs):
+        leaves = [tensor.to(mode.device).requires_grad_(need) for tensor, need in zip(given, needs)]
+        with mode.enter():
+            layer_norm(*leaves).backward(dy)
+        return [leaf.grad for leaf, need in zip(leaves, needs) if need]
+
+    (alone,) = gradients(needs)
+    assert torch.equal(alone, gradients([True] * len(given))[needs.index(True)])

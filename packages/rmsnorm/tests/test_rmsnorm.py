@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from npu_op_lab.battery import OperatorBattery
+from npu_op_lab.execution import available_modes
 from npu_op_rmsnorm import GemmaRMSNorm, RMSNorm, rms_norm, rms_norm_reference
 from npu_op_rmsnorm.spec import SPEC
+
+KERNEL_MODES = [mode for mode in available_modes() if mode.executes and mode.kernels]
 
 
 class TestBattery(OperatorBattery):
@@ -121,3 +124,21 @@ def test_a_tangent_is_refused():
 def test_eager_is_the_reference():
     x, weight = torch.randn(4, 16), torch.randn(16)
     assert torch.equal(rms_norm(x, weight, implementation="eager"), rms_norm_reference(x, weight))
+
+
+@pytest.mark.parametrize("width", (512, 20001))
+@pytest.mark.parametrize("needs", ((True, False), (False, True)))
+@pytest.mark.parametrize("mode", KERNEL_MODES, ids=lambda mode: mode.name)
+def test_a_gradient_is_the_same_whatever_others_are_wanted(mode, needs, width):
+    """Of rows wider than UB, backward for the parameters alone did not compile."""
+    given = torch.randn(3, width).bfloat16(), torch.randn(width)
+    dy = torch.randn(3, width).bfloat16().to(mode.device)
+
+    def gradients(needs):
+        leaves = [tensor.to(mode.device).requires_grad_(need) for tensor, need in zip(given, needs)]
+        with mode.enter():
+            rms_norm(*leaves).backward(dy)
+        return [leaf.grad for leaf, need in zip(leaves, needs) if need]
+
+    (alone,) = gradients(needs)
+    assert torch.equal(alone, gradients([True] * len(given))[needs.index(True)])

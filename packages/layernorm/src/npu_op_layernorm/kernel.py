@@ -316,7 +316,8 @@ def layer_norm_backward_wide_kernel(
         exists = lane < remaining
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
         dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
-        dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
+        if NEED_DX:
+            dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
         mean_base = row_address(MEAN, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
         rstd_base = row_address(RSTD, block, row, middle, stat_outer, stat_middle, stat_row, ONE_BLOCK)
         mean = tl.load(mean_base + lane * stat_row, mask=exists, other=0.0)[:, None]

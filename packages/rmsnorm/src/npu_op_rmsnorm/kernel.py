@@ -230,7 +230,8 @@ def rms_norm_backward_wide_kernel(
         exists = lane < remaining
         x_base = row_address(X, block, row, middle, x_outer, x_middle, x_row, ONE_BLOCK) + lane[:, None] * x_row
         dy_base = row_address(DY, block, row, middle, dy_outer, dy_middle, dy_row, ONE_BLOCK) + lane[:, None] * dy_row
-        dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
+        if NEED_DX:
+            dx_base = row_address(DX, block, row, middle, dx_outer, dx_middle, dx_row, ONE_BLOCK) + lane[:, None] * dx_row
         rstd_base = row_address(RSTD, block, row, middle, rstd_outer, rstd_middle, rstd_row, ONE_BLOCK)
         rstd = tl.load(rstd_base + lane * rstd_row, mask=exists, other=0.0)[:, None]
         if NEED_DX:

@@ -44,7 +44,7 @@ def test_reference_gradients_compute_what_is_needed_only():
 @pytest.fixture
 def past(monkeypatch):
     """An op that doubles, by a kernel which counts its calls, on a device that has kernels: every one. Its op triples."""
-    monkeypatch.setattr("npu_op_runtime.registration._has_kernels", lambda tensor: True)
+    monkeypatch.setattr("npu_op_runtime.registration._on_npu", lambda tensor: True)
     calls = []
 
     def kernel(x):
@@ -114,7 +114,7 @@ def test_a_tensor_that_is_more_than_its_memory_is_dispatched(past, x):
 def doubling(request, monkeypatch):
     """An op that writes over its first argument, as a Triton kernel does: autograd does not see it."""
     if request.param != "dispatched":
-        monkeypatch.setattr("npu_op_runtime.registration._has_kernels", lambda tensor: True)
+        monkeypatch.setattr("npu_op_runtime.registration._on_npu", lambda tensor: True)
 
     def kernel(x, other):
         x.numpy()[:] *= 2

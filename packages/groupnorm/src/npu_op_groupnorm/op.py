@@ -109,7 +109,7 @@ class _GroupNorm(torch.autograd.Function):
 
 def _channel_rows(x: torch.Tensor) -> torch.Tensor:
     """(N, C, elements per channel) with contiguous channels, a view where x's layout allows it."""
-    rows = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+    rows = x if x.dim() == 3 else x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
     spatial = rows.shape[2]
     return rows if rows.stride(2 if spatial > 1 else 1) == 1 else rows.contiguous()
 

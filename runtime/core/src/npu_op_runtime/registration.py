@@ -98,7 +98,7 @@ def observed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or torch._C._get_tracing_state() is not None
-        or torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # not exported, as nothing else here
+        or torch._C._autograd._profiler_enabled()
     )
 
 

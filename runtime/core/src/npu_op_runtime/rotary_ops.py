@@ -82,11 +82,8 @@ def register_rotation(
     kept: dict[tuple[Any, ...], Launch] = {}
 
     def keep(key: tuple[Any, ...] | None, q: torch.Tensor, k: torch.Tensor | None, rest: tuple[Any, ...], inverse: bool) -> Launch | None:
-        """The launch for a call; none of one that is observed, of anything but plain tensors on CUDA, and of what must be copied first."""
-        # On an NPU pairs may have to be taken for words, and Triton's own launch takes most of the time.
-        if key is None or not (q.is_cuda or in_cuda_form()):
-            return None
-        if not all(is_plain(tensor) and tensor.numel() for tensor in (q, k, *rest[:tensors]) if tensor is not None):
+        """The launch for a call; none without a key, of anything but plain tensors, and of what must be copied first."""
+        if key is None or not all(is_plain(tensor) and tensor.numel() for tensor in (q, k, *rest[:tensors]) if tensor is not None):
             return None
         outputs = torch.empty_like(q), None if k is None else torch.empty_like(k)
         run = rotation_of(heads=(q, k, *outputs), inverse=inverse, **rotation(q, *rest))
@@ -175,9 +172,16 @@ def register_rotation(
 
 
 def _key(inverse: bool, q: Any, k: Any, rest: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What a launch is kept by: of each tensor all but its values, and what else there is with its type, since 2 is equal to 2.0."""
+    """What a launch is kept by: of each tensor all but its values, and what else there is with its type, since 2 is equal to 2.0.
+
+    None for a call that is observed or not on CUDA.
+    """
+    # On an NPU pairs may have to be taken for words, and Triton's own launch takes most of the time.
+    on_cuda = in_cuda_form() or (isinstance(q, torch.Tensor) and q.is_cuda)
+    if not on_cuda or observed():
+        return None
     try:
-        return None if observed() else (in_cuda_form(), inverse, *[
+        return (in_cuda_form(), inverse, *[
             (type(one), one.shape, one.stride(), one.dtype, one.device, one.requires_grad, one.is_conj(), one.is_neg())
             if isinstance(one, torch.Tensor) else (type(one), one)
             for one in (q, k, *rest)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -147,3 +148,18 @@ def test_a_compiled_call_holds_the_op(past):
     compiled = torch.compile(lambda x: op(x) + 1, backend="aot_eager", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [4, 4]
     assert calls == []
+
+
+@pytest.mark.parametrize("given", [1, np.float64(1.0), True], ids=repr)
+def test_a_number_for_a_float_reaches_the_kernel_as_one(monkeypatch, given):
+    monkeypatch.setattr("npu_op_runtime.registration._on_npu", lambda tensor: True)
+    found = []
+    op = register_op(
+        "npu_op_test",
+        f"floats{next(_numbers)}(Tensor x, float eps, int count) -> Tensor",
+        kernel=lambda x, eps, count: found.append((eps, count)) or x,
+        reference=lambda x, eps, count: x,
+        fake=lambda x, eps, count: x,
+    )
+    op(torch.ones(2), given, 3)
+    assert [type(one) for one in found[0]] == [float, int]

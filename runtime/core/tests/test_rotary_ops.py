@@ -132,6 +132,21 @@ def test_a_negative_is_not_taken_for_the_plain_tensor_before_it(scaling):
     assert calls.launched == [False]
 
 
+def test_a_zero_tensor_is_not_taken_for_the_plain_tensor_before_it(scaling):
+    call, calls = scaling
+    call(_heads(), None, _ANGLE)
+    assert call(torch._efficientzerotensor((1, 2, 3, 4)), None, _ANGLE)[0].unique().tolist() == [0.0]
+    assert calls.launched == [False]
+
+
+@pytest.mark.parametrize("inplace", [None, 0, 0.0], ids=str)
+def test_inplace_is_checked_whatever_passed_before(scaling, inplace):
+    call, calls = scaling
+    call(_heads(), None, _ANGLE)
+    call(_heads(), None, _ANGLE, inplace=inplace)
+    assert calls.checked == 2
+
+
 def test_whoever_observes_sees_the_op(scaling):
     call, calls = scaling
     call(_heads(), None, _ANGLE)

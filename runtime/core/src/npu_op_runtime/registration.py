@@ -173,10 +173,15 @@ class _SymbolicFloats:
         # Not asked of torch.compiler.is_compiling: where AOTAutograd traces a composite op, torch 2.11 says no.
         # A loop, because a generator takes as long as a tenth of the whole call.
         for i in self._positions:
-            if isinstance(args[i], torch.SymFloat):
+            if type(args[i]) is not float:
                 break
         else:
             return self._default(*args)
+        if not any(isinstance(args[i], torch.SymFloat) for i in self._positions):
+            # An int or a number of NumPy becomes a float, as the dispatcher, which the call may go past, would have it.
+            return self._default(
+                *[float(one) if i in self._positions and isinstance(one, (int, float)) else one for i, one in enumerate(args)]
+            )
         floats = torch.stack([torch.ones((), dtype=torch.float64) * args[i] for i in self._positions])
         return self._packed(*(argument for i, argument in enumerate(args) if i not in self._positions), floats)
 

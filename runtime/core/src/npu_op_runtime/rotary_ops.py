@@ -151,7 +151,7 @@ def register_rotation(
         return q, k
 
     def apply(q: torch.Tensor, k: torch.Tensor | None, *given: Any, inplace: bool, implementation: str | None) -> Rotated:
-        key = None if inplace or implementation is not None else _key(False, q, k, given)
+        key = _key(False, q, k, given) if inplace is False and implementation is None else None
         run = _found(kept, key)
         if run is not None:
             return rotated(q, k, prepared(*given), False, run)
@@ -182,7 +182,10 @@ def _key(inverse: bool, q: Any, k: Any, rest: tuple[Any, ...]) -> tuple[Any, ...
         return None
     try:
         return (in_cuda_form(), inverse, *[
-            (type(one), one.shape, one.stride(), one.dtype, one.device, one.requires_grad, one.is_conj(), one.is_neg())
+            (
+                type(one), one.shape, one.stride(), one.dtype, one.device, one.requires_grad,
+                one.is_conj(), one.is_neg(), one._is_zerotensor(),
+            )
             if isinstance(one, torch.Tensor) else (type(one), one)
             for one in (q, k, *rest)
         ])  # fmt: skip

@@ -5,6 +5,7 @@ import torch
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
+from npu_op_lab.gradients import gradients_of
 from npu_op_layernorm import LayerNorm, layer_norm, layer_norm_reference
 from npu_op_layernorm.spec import SPEC
 
@@ -99,13 +100,7 @@ def test_eager_is_the_reference():
 def test_a_gradient_is_the_same_whatever_others_are_wanted(mode, needs, width):
     """Of rows wider than UB, backward for the parameters alone did not compile."""
     given = torch.randn(3, width).bfloat16(), torch.randn(width), torch.randn(width)
-    dy = torch.randn(3, width).bfloat16().to(mode.device)
-
-    def gradients(needs):
-        leaves = [tensor.to(mode.device).requires_grad_(need) for tensor, need in zip(given, needs)]
-        with mode.enter():
-            layer_norm(*leaves).backward(dy)
-        return [leaf.grad for leaf, need in zip(leaves, needs) if need]
-
-    (alone,) = gradients(needs)
-    assert torch.equal(alone, gradients([True] * len(given))[needs.index(True)])
+    dy = torch.randn(3, width).bfloat16()
+    (alone,) = gradients_of(layer_norm, given, needs, dy, mode)
+    together = gradients_of(layer_norm, given, [True] * len(given), dy, mode)
+    assert torch.equal(alone, together[needs.index(True)])

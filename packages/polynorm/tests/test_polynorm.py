@@ -5,6 +5,7 @@ import torch
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
+from npu_op_lab.gradients import gradients_of
 from npu_op_polynorm import PolyNorm, poly_norm, poly_norm_reference
 from npu_op_polynorm.op import _backward_launch, _backward_plan, _forward_launch
 from npu_op_polynorm.spec import SPEC
@@ -104,13 +105,7 @@ def test_a_launch_is_kept_for_the_like_of_a_call(mode):
 def test_a_gradient_is_the_same_whatever_others_are_wanted(mode, needs, width):
     """Of rows wider than UB, backward for x alone did not compile on an NPU."""
     given = torch.randn(3, width).bfloat16(), torch.randn(3), torch.randn(1)
-    dy = torch.randn(3, width).bfloat16().to(mode.device)
-
-    def gradients(needs):
-        leaves = [tensor.to(mode.device).requires_grad_(need) for tensor, need in zip(given, needs)]
-        with mode.enter():
-            poly_norm(*leaves).backward(dy)
-        return [leaf.grad for leaf, need in zip(leaves, needs) if need]
-
-    (alone,) = gradients(needs)
-    assert torch.equal(alone, gradients((True, True, True))[needs.index(True)])
+    dy = torch.randn(3, width).bfloat16()
+    (alone,) = gradients_of(poly_norm, given, needs, dy, mode)
+    together = gradients_of(poly_norm, given, [True] * len(given), dy, mode)
+    assert torch.equal(alone, together[needs.index(True)])

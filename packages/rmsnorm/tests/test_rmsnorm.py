@@ -8,6 +8,7 @@ import torch
 
 from npu_op_lab.battery import OperatorBattery
 from npu_op_lab.execution import available_modes
+from npu_op_lab.gradients import gradients_of
 from npu_op_rmsnorm import GemmaRMSNorm, RMSNorm, rms_norm, rms_norm_reference
 from npu_op_rmsnorm.spec import SPEC
 
@@ -132,13 +133,7 @@ def test_eager_is_the_reference():
 def test_a_gradient_is_the_same_whatever_others_are_wanted(mode, needs, width):
     """Of rows wider than UB, backward for the parameters alone did not compile."""
     given = torch.randn(3, width).bfloat16(), torch.randn(width)
-    dy = torch.randn(3, width).bfloat16().to(mode.device)
-
-    def gradients(needs):
-        leaves = [tensor.to(mode.device).requires_grad_(need) for tensor, need in zip(given, needs)]
-        with mode.enter():
-            rms_norm(*leaves).backward(dy)
-        return [leaf.grad for leaf, need in zip(leaves, needs) if need]
-
-    (alone,) = gradients(needs)
-    assert torch.equal(alone, gradients([True] * len(given))[needs.index(True)])
+    dy = torch.randn(3, width).bfloat16()
+    (alone,) = gradients_of(rms_norm, given, needs, dy, mode)
+    together = gradients_of(rms_norm, given, [True] * len(given), dy, mode)
+    assert torch.equal(alone, together[needs.index(True)])
